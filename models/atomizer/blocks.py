@@ -1,0 +1,167 @@
+"""The layout of a plain text: headings, list items, table rows, prose, and page furniture.
+
+Holds one pass over the lines of a text that finds hard boundaries between blocks. It knows nothing
+about file formats: what readers leave in the text (Markdown marks, bullets, tabs, bars, blank lines,
+numbering) is all it goes by. In doubt a line is prose, because prose is never left out of an atom.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from models.atomizer.lexicon import JOINING_WORDS
+
+BlockKind = Literal["prose", "heading", "list", "row", "furniture"]
+
+_MAX_HEADING_WORDS = 12
+_MAX_HEADING_CHARS = 100
+_FULL_LINE_CHARS = 40
+
+_MARKDOWN_HEADING = re.compile(r"(#{1,6})\s+\S")
+_NUMBERED_HEADING = re.compile(r"(\d{1,2}(?:\.\d{1,2}){0,3}|[A-Z](?:\.\d{1,2}){1,3})\.?\s+(?=[^\W\d_])")
+_NAMED_HEADING = re.compile(
+    r"(?:chapter|section|part|appendix)\s+[\divxlc]+\b|(?:abstract|introduction|background|related work|methods?|results"
+    r"|discussion|conclusions?|references|bibliography|acknowledge?ments|summary|contents|limitations)$",
+    re.IGNORECASE,
+)
+_LIST_ITEM = re.compile(r"(?:[-*+•‣◦▪●·–—]|\(?\d{1,3}[.)]|\(?[a-z]\))\s+\S")
+_BARE_NUMBER = re.compile(r"[-–—\s]*(?:page\s+)?(?:\d{1,4}|[ivxlc]{1,6})(?:\s+of\s+\d{1,4})?[-–—\s]*", re.IGNORECASE)
+_RULE = re.compile(r"[\s|:=+_*~–—-]{3,}")
+_NUMBER = re.compile(r"[(+\-−±<>≤≥~$€£¥]*\d[\d.,:/%]*[)%*]*")
+_WIDE_GAP = re.compile(r"\S(?: {3,}|\t+)(?=\S)")
+_CSV_COMMA = re.compile(r",(?=\S)")
+_ENDS_SENTENCE = re.compile(r"[.!?:;。！？：；…][\"'”’»)\]]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of lines that belong together.
+
+    Args:
+        start, end: Half-open range in the text, without the white space around it.
+        level: Depth of a heading, 1 at the top; 0 where unknown, and for every other kind.
+    """
+
+    kind: BlockKind
+    start: int
+    end: int
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+def split_blocks(text: str) -> list[Block]:
+    """Return the blocks of a text in order; together they hold every character that is not white space."""
+    lines = _lines(text)
+    blocks: list[Block] = []
+    open_kind: BlockKind | None = None
+    for index, line in enumerate(lines):
+        if not line.text:
+            open_kind = None
+            continue
+        before = lines[index - 1] if index else None
+        after = lines[index + 1] if index + 1 < len(lines) else None
+        kind, level = _classify(line.text, before.text if before else "", after.text if after else "", open_kind)
+        continues = kind == "prose" and (open_kind in ("prose", "list") or _resumes(line.text, blocks, text))
+        if continues:
+            blocks[-1] = Block(blocks[-1].kind, blocks[-1].start, line.end)
+            open_kind = blocks[-1].kind
+        else:
+            blocks.append(Block(kind, line.start, line.end, level))
+            open_kind = kind
+    return blocks
+
+
+def _lines(text: str) -> list[_Line]:
+    lines = []
+    offset = 0
+    for raw in text.splitlines(keepends=True):
+        body = raw.strip()
+        lines.append(_Line(body, offset + (len(raw) - len(raw.lstrip()) if body else 0)))
+        offset += len(raw)
+    return lines
+
+
+def _classify(line: str, before: str, after: str, open_kind: BlockKind | None) -> tuple[BlockKind, int]:
+    """Return what a line is, from itself and its neighbours; empty neighbours are blank lines."""
+    if _is_furniture(line):
+        return "furniture", 0
+    if match := _MARKDOWN_HEADING.match(line):
+        return "heading", len(match[1])
+    if _is_row(line, before, after):
+        return "row", 0
+    fresh = open_kind != "prose" or bool(_ENDS_SENTENCE.search(before))
+    if fresh and (level := _heading_level(line, before, after)) is not None:
+        return "heading", level
+    if fresh and _LIST_ITEM.match(line):
+        return "list", 0
+    return "prose", 0
+
+
+def _is_furniture(line: str) -> bool:
+    return len(line) <= 40 and bool(_RULE.fullmatch(line) or _BARE_NUMBER.fullmatch(line)) or _is_table_rule(line)
+
+
+def _is_table_rule(line: str) -> bool:
+    return line.startswith("|") and not line.strip("|:- \t")
+
+
+def _is_row(line: str, before: str, after: str) -> bool:
+    if line.count("|") >= 2 or len(_WIDE_GAP.findall(line)) >= 2 or "\t" in line:
+        return True
+    if _is_csv(line) and (_is_csv(before) or _is_csv(after)):
+        return True
+    words = line.split()
+    numbers = sum(1 for w in words if _NUMBER.fullmatch(w))
+    return numbers >= 2 and 2 * numbers >= len(words) and not JOINING_WORDS.intersection(words)
+
+
+def _is_csv(line: str) -> bool:
+    return len(_CSV_COMMA.findall(line)) >= 2 and line.count(", ") == 0
+
+
+def _heading_level(line: str, before: str, after: str) -> int | None:
+    """Return the level of a heading without Markdown marks, None for any other line."""
+    words = line.split()
+    if len(words) > _MAX_HEADING_WORDS or len(line) > _MAX_HEADING_CHARS or line[-1] in ".,;:!…。，；：！、-":
+        return None
+    numbered = _NUMBERED_HEADING.match(line)
+    title = line[numbered.end() :] if numbered else line
+    first = next((c for c in title if c.isalpha()), "")
+    if not first or first.islower() or title[0] in "\"'“‘([{•-–—*":
+        return None
+    isolated = not before and not after
+    if numbered and (
+        isolated or "." in numbered[1] or (not after or not _LIST_ITEM.match(after)) and _is_titled(title)
+    ):
+        return 1 + numbered[1].count(".")
+    if _NAMED_HEADING.match(line):
+        return 1
+    if isolated or (_is_titled(title) and after[:1].isupper() and len(after) > len(line) + 10 and len(words) > 1):
+        return 0
+    return None
+
+
+def _is_titled(title: str) -> bool:
+    """Tell whether the long words of a line start with capitals, as those of English titles do."""
+    long_words = [w for w in title.split() if len(w) > 3]
+    capitals = sum(1 for w in long_words if not w[0].islower())
+    return bool(long_words) and capitals >= 0.75 * len(long_words)
+
+
+def _resumes(line: str, blocks: list[Block], text: str) -> bool:
+    """Tell whether a line after a blank one goes on with a sentence that a page break cut."""
+    if not blocks or blocks[-1].kind not in ("prose", "list") or not line[0].islower():
+        return False
+    last = text[max(blocks[-1].start, blocks[-1].end - 2 * _FULL_LINE_CHARS) : blocks[-1].end].rsplit("\n", 1)[-1]
+    return len(last) >= _FULL_LINE_CHARS and not _ENDS_SENTENCE.search(last)
