@@ -1,0 +1,91 @@
+"""Greedy generation with a KV cache, streamed, for one question or a left-padded batch.
+
+What is attached to the base when these functions run is the caller's business (`models.injection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from models.base import FrozenBase
+from models.encoder import pad
+from models.prompts import end_ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefill:
+    """A prompt that the model has read, ready to be continued.
+
+    Args:
+        cache: Keys and values of the prompt.
+        next_logits_BV: Logits of the first answer token.
+        refusal_logprob_B: Log-probability that the answer begins with the refusal, summed over its tokens.
+    """
+
+    cache: DynamicCache
+    mask_BL: Tensor
+    next_logits_BV: Tensor
+    refusal_logprob_B: Tensor
+
+
+@torch.no_grad()
+def prefill(base: FrozenBase, prompts: Sequence[Sequence[int]], refusal: Sequence[int]) -> Prefill:
+    """Read the prompts, and score `refusal` as the beginning of their answers in the same pass."""
+    ids_BL, mask_BL = pad(prompts, base.device, left=True)
+    probe_BP = torch.tensor([list(refusal)], device=base.device).expand(len(prompts), -1)
+    ids = torch.cat([ids_BL, probe_BP], dim=1)
+    mask = torch.cat([mask_BL, torch.ones_like(probe_BP, dtype=torch.bool)], dim=1)
+    cache = DynamicCache(config=base.model.config)
+    keep = probe_BP.shape[1] + 1
+    out = base.model(
+        input_ids=ids, attention_mask=mask, position_ids=_positions(mask), cache=cache, use_cache=True, logits_to_keep=keep
+    )
+    logprob = out.logits[:, :-1].float().log_softmax(-1).gather(-1, probe_BP[..., None]).squeeze(-1).sum(-1)
+    cache.crop(-probe_BP.shape[1])
+    return Prefill(cache=cache, mask_BL=mask_BL, next_logits_BV=out.logits[:, 0].float(), refusal_logprob_B=logprob)
+
+
+@torch.no_grad()
+def continue_greedily(
+    base: FrozenBase, start: Prefill, *, max_new_tokens: int, on_token: Callable[[list[int]], None] | None = None
+) -> list[list[int]]:
+    """Continue greedily until every answer has ended.
+
+    Args:
+        on_token: Called with the token ids so far of the first answer, after each token.
+
+    Returns:
+        Token ids of each answer, without its end token.
+    """
+    ends = end_ids(base.tokenizer, base.model.generation_config.eos_token_id)
+    answers: list[list[int]] = [[] for _ in start.mask_BL]
+    done = [False] * len(answers)
+    mask_BL, next_B = start.mask_BL, start.next_logits_BV.argmax(-1)
+    for step in range(max_new_tokens):
+        for row, token in enumerate(next_B.tolist()):
+            done[row] = done[row] or token in ends
+            if not done[row]:
+                answers[row].append(token)
+        if on_token and not done[0]:
+            on_token(answers[0])
+        if all(done) or step + 1 == max_new_tokens:
+            break
+        mask_BL = torch.cat([mask_BL, torch.ones_like(mask_BL[:, :1])], dim=1)
+        out = base.model(
+            input_ids=next_B[:, None],
+            attention_mask=mask_BL,
+            position_ids=_positions(mask_BL)[:, -1:],
+            cache=start.cache,
+            use_cache=True,
+        )
+        next_B = out.logits[:, -1].argmax(-1)
+    return answers
+
+
+def _positions(mask_BL: Tensor) -> Tensor:
+    return (mask_BL.long().cumsum(-1) - 1).clamp(min=0)

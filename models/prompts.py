@@ -1,0 +1,32 @@
+"""The one prompt of training, evaluation and use: the question, with or without text beside the memory."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+INSTRUCTION = "Answer the question with a short phrase. Reply unanswerable if you do not know the answer."
+REFUSAL = "unanswerable"
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: str, context: str | None = None) -> list[int]:
+    """Return the token ids of the chat prompt, ready for the answer.
+
+    The instruction moves into the user's turn where the template has no system role (Gemma 2).
+    """
+    text = f"Context: {context}\n\nQuestion: {question}" if context else f"Question: {question}"
+    messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": text}]
+    if "system" not in (tokenizer.chat_template or "") or "System role not supported" in tokenizer.chat_template:
+        messages = [{"role": "user", "content": f"{INSTRUCTION}\n\n{text}"}]
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+
+
+def refusal_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the token ids of a refusal as the model would begin its answer."""
+    return tokenizer(REFUSAL, add_special_tokens=False)["input_ids"]
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase, model_eos: int | list[int] | None) -> set[int]:
+    """Return every token that ends an answer: the tokenizer's, the model's, and the chat template's."""
+    eos = model_eos if isinstance(model_eos, list) else [model_eos]
+    turn_ends = (tokenizer.convert_tokens_to_ids(t) for t in ("<|im_end|>", "<end_of_turn>", "<|eot_id|>"))
+    return {i for i in (*eos, tokenizer.eos_token_id, *turn_ends) if i is not None and i != tokenizer.unk_token_id}

@@ -1,0 +1,125 @@
+"""The query router: scores, routing weights with a null slot, and the answerability gate.
+
+Paper, Method, "Two-Stage Query Router". Stage 1 finds candidates (a bank's vector search, united with BM25
+where the recipe says so); stage 2 scores them here. Where candidates come from is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.atoms import SEMANTIC_TYPES, Atom
+from models.presets import MemorySpec
+
+INIT_LOG_SCALE = 2.3
+INIT_BIAS = -5.0
+INIT_LEXICAL = 5.0
+NUM_METADATA = 4
+MASKED_SCORE = -1e4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """What the router decided for a batch of questions.
+
+    Args:
+        score_BC: Fused scores of all candidates; padding holds `MASKED_SCORE`.
+        index_BK: Columns of the selected candidates, best first.
+        log_weight_BK: Log of their routing weights.
+    """
+
+    score_BC: Tensor
+    index_BK: Tensor
+    log_weight_BK: Tensor
+
+    @property
+    def weight_BK(self) -> Tensor:
+        """Routing weights in [0, 1]; with a null slot their sum may be anything up to 1."""
+        return self.log_weight_BK.exp()
+
+
+class Router(nn.Module):
+    """`s = gamma cos(k_q, k_i) + beta + a_l lexical_i + a_r rerank_i + u . meta_i`, then softmax over the top K."""
+
+    def __init__(self, spec: MemorySpec) -> None:
+        super().__init__()
+        self.spec = spec.router
+        self.query_head = nn.Sequential(nn.LayerNorm(spec.d_embed), nn.Linear(spec.d_embed, spec.d_key))
+        self.log_scale = nn.Parameter(torch.tensor(INIT_LOG_SCALE))
+        self.bias = nn.Parameter(torch.tensor(INIT_BIAS))
+        self.lexical = nn.Parameter(torch.tensor(INIT_LEXICAL if spec.router.lexical else 0.0))
+        # 0 until a checkpoint is calibrated with the reranker: its scores have another scale.
+        self.rerank = nn.Parameter(torch.tensor(0.0))
+        self.metadata = nn.Parameter(torch.zeros(NUM_METADATA))
+
+    def query_key(self, embed_BD: Tensor) -> Tensor:
+        """Return query keys `[B, E]`, of unit length."""
+        return F.normalize(self.query_head(embed_BD), dim=-1)
+
+    def score(
+        self, cosine_BC: Tensor, lexical_BC: Tensor, metadata_BCM: Tensor, rerank_BC: Tensor | None = None
+    ) -> Tensor:
+        """Return fused scores `[B, C]`; 0 is as good as the null slot."""
+        score = self.log_scale.exp() * cosine_BC + self.bias + metadata_BCM @ self.metadata
+        if self.spec.lexical:
+            score = score + self.lexical * lexical_BC
+        if rerank_BC is not None:
+            score = score + self.rerank * rerank_BC
+        return score
+
+    def select(self, score_BC: Tensor, valid_BC: Tensor, *, top_k: int) -> Routing:
+        """Pick the `top_k` best candidates and weigh them.
+
+        Args:
+            valid_BC: False at padding, which never gets weight.
+
+        Returns:
+            Weights `softmax([s_1 .. s_K, 0])[:K]` with a null slot, `softmax([s_1 .. s_K])` without.
+        """
+        score_BC = score_BC.masked_fill(~valid_BC, MASKED_SCORE)
+        top_BK, index_BK = score_BC.topk(min(top_k, score_BC.shape[1]), dim=-1)
+        logits = top_BK / self.spec.temperature
+        if self.spec.null_slot:
+            logits = F.pad(logits, (0, 1), value=0.0)
+        log_weight = logits.log_softmax(-1)[:, : top_BK.shape[1]]
+        return Routing(score_BC=score_BC, index_BK=index_BK, log_weight_BK=log_weight.masked_fill(top_BK <= MASKED_SCORE / 2, -torch.inf))
+
+
+def atom_metadata(atoms: Sequence[Atom]) -> Tensor:
+    """Return `[N, 4]`: confidence, answer-bearing, in a conflict group, and the semantic type as k / 5.
+
+    Everything comes from the atom itself, in training as at ingest: a flag derived from answer spans would
+    be the gold label in training and absent in use.
+    """
+    rows = [
+        (
+            a.confidence,
+            float(a.is_answer_bearing),
+            float(a.conflict_group is not None),
+            SEMANTIC_TYPES.index(a.semantic_type) / len(SEMANTIC_TYPES),
+        )
+        for a in atoms
+    ]
+    return torch.tensor(rows, dtype=torch.float32).view(-1, NUM_METADATA)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerabilityGate:
+    """`sigmoid(a . [sum of weights, top lexical score, log P(refusal)] + b)`, refusing below `threshold`.
+
+    Fitted on held-out training passages and stored in the checkpoint.
+    """
+
+    coefficients: tuple[float, float, float] = (4.0, 4.0, 0.0)
+    bias: float = -2.0
+    threshold: float = 0.5
+
+    def __call__(self, weight_sum: Tensor, top_lexical: Tensor, refusal_logprob: Tensor) -> Tensor:
+        """Return answerability in [0, 1], elementwise."""
+        a, b, c = self.coefficients
+        return torch.sigmoid(a * weight_sum + b * top_lexical + c * refusal_logprob + self.bias)
