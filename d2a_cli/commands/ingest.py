@@ -1,0 +1,137 @@
+"""`d2a ingest`: documents into the memory."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from d2a_cli import _errors, _options, _output, _progress
+from models.config import Store
+from models.results import IngestItem, IngestReport
+
+if TYPE_CHECKING:
+    from models.memory import DocumentMemory
+
+# Below this many requests the preview is printed without a question.
+LARGE_JOB_CALLS = 25
+
+
+def ingest(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files, folders, globs, or - for standard input.", metavar="SOURCES", show_default=False),
+    ] = None,
+    password: Annotated[str | None, typer.Option(help="Password of encrypted documents.")] = None,
+    atomizer: Annotated[
+        Literal["rules", "openai"] | None,
+        typer.Option(help="rules works offline; openai asks the configured endpoint."),
+    ] = None,
+    store: Annotated[
+        Store | None, typer.Option(help="How atoms are kept: latents, or materialised parameters.")
+    ] = None,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="Also ingest what is unchanged; without SOURCES, recompile the stored atoms under this checkpoint.",
+        ),
+    ] = False,
+    yes: _options.Yes = False,
+    json: _options.Json = False,
+    bank: _options.Bank = None,
+    model: _options.Model = None,
+    checkpoint: _options.Checkpoint = None,
+    device: _options.DeviceChoice = None,
+    attn: _options.AttentionChoice = None,
+) -> None:
+    """Compile documents into the memory.
+
+    Reads them, takes them apart into atoms and compiles each atom into parameters. Unchanged documents
+    are skipped. Ends in exit code 1 if any document failed.
+    """
+    if not sources and not rebuild:
+        raise _errors.UsageError("there is nothing to ingest", hint="Name a file or a folder: d2a ingest paper.pdf")
+    memory = _options.open_memory(
+        bank=bank,
+        preset=model,
+        checkpoint=checkpoint,
+        device=device,
+        attention=attn,
+        store=store,
+        **{"atomizer.backend": atomizer},
+    )
+    report = _recompile(memory) if not sources else _ingest(memory, sources, password, rebuild=rebuild, yes=yes)
+    _show(report, json=json)
+    if report.failed:
+        raise typer.Exit(_errors.EXIT_ERROR)
+
+
+def _recompile(memory: DocumentMemory) -> IngestReport:
+    with _progress.ingest_progress() as on_progress:
+        return memory.rebuild(on_progress=on_progress)
+
+
+def _ingest(
+    memory: DocumentMemory, sources: list[str], password: str | None, *, rebuild: bool, yes: bool
+) -> IngestReport:
+    stdin = _read_stdin() if "-" in sources else None
+    _confirm_cost(memory, sources, password, stdin, yes=yes)
+    with _progress.ingest_progress() as on_progress:
+        return memory.ingest(sources, password=password, stdin=stdin, on_progress=on_progress, rebuild=rebuild)
+
+
+def _read_stdin() -> bytes:
+    if sys.stdin is None:
+        raise _errors.UsageError("standard input is closed", hint="Pipe a document in: d2a ingest - < notes.txt")
+    if _output.is_terminal(sys.stdin):
+        _output.note("reading a document from the terminal; end it with Ctrl-D")
+    return sys.stdin.buffer.read()
+
+
+def _confirm_cost(
+    memory: DocumentMemory, sources: list[str], password: str | None, stdin: bytes | None, *, yes: bool
+) -> None:
+    """Print what the atomizer will ask of the endpoint, and have a large job confirmed."""
+    estimate = memory.estimate(sources, password=password, stdin=stdin)
+    if estimate is None or not estimate.num_calls:
+        return
+    cost = "price unknown" if estimate.cost_usd is None else f"about ${estimate.cost_usd:.2f}"
+    _output.note(
+        f"the atomizer will make about {estimate.num_calls} requests: {estimate.num_input_tokens} tokens in, "
+        f"up to {estimate.num_output_tokens} out, {cost}"
+    )
+    if yes or estimate.num_calls <= LARGE_JOB_CALLS:
+        return
+    if not _output.can_prompt():
+        raise _errors.UsageError("a job of this size needs your consent", hint="Add --yes, or use --atomizer rules")
+    if not typer.confirm("Go on?", err=True):
+        raise typer.Exit(_errors.EXIT_ERROR)
+
+
+def _show(report: IngestReport, *, json: bool) -> None:
+    if json:
+        _output.emit_json({"items": [asdict(item) for item in report.items]})
+    for item in report.items:
+        if item.outcome == "failed":
+            _output.note(f"failed: {item.source}: {item.message}")
+            continue
+        if not json:
+            _output.line(_item_line(item))
+        if item.outcome == "partial" and item.message:
+            _output.note(f"partial: {item.source}: {item.message}")
+    stored = [i.document for i in report.items if i.document and i.outcome in ("added", "replaced", "partial")]
+    num_atoms = sum(document.num_atoms for document in stored)
+    counts = {o: sum(i.outcome == o for i in report.items) for o in dict.fromkeys(i.outcome for i in report.items)}
+    outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items()) or "no documents"
+    _output.note(f"{outcomes}; {num_atoms} atoms; {sum(i.seconds for i in report.items):.1f} s")
+
+
+def _item_line(item: IngestItem) -> str:
+    document = item.document
+    if document is None:
+        return f"{item.outcome}\t-\t{_output.sanitize(item.source, one_line=True)}"
+    title = _output.sanitize(document.title, one_line=True)
+    return f"{item.outcome}\t{document.document_id}\t{title}\t{document.num_pages} pages\t{document.num_atoms} atoms"
