@@ -5,10 +5,12 @@ about file formats: what readers leave in the text (Markdown marks, bullets, tab
 numbering) is all it goes by. In doubt a line is prose, because prose is never left out of an atom.
 """
 
+# ruff: noqa: RUF001 - dashes, quotes and full-width marks are what these patterns look for
+
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from models.atomizer.lexicon import JOINING_WORDS
@@ -22,8 +24,8 @@ _FULL_LINE_CHARS = 40
 _MARKDOWN_HEADING = re.compile(r"(#{1,6})\s+\S")
 _NUMBERED_HEADING = re.compile(r"(\d{1,2}(?:\.\d{1,2}){0,3}|[A-Z](?:\.\d{1,2}){1,3})\.?\s+(?=[^\W\d_])")
 _NAMED_HEADING = re.compile(
-    r"(?:chapter|section|part|appendix)\s+[\divxlc]+\b|(?:abstract|introduction|background|related work|methods?|results"
-    r"|discussion|conclusions?|references|bibliography|acknowledge?ments|summary|contents|limitations)$",
+    r"(?:chapter|section|part|appendix)\s+[\divxlc]+\b|(?:abstract|introduction|background|related work|methods?"
+    r"|results|discussion|conclusions?|references|bibliography|acknowledge?ments|summary|contents|limitations)$",
     re.IGNORECASE,
 )
 _LIST_ITEM = re.compile(r"(?:[-*+•‣◦▪●·–—]|\(?\d{1,3}[.)]|\(?[a-z]\))\s+\S")
@@ -63,18 +65,18 @@ class _Line:
 def split_blocks(text: str) -> list[Block]:
     """Return the blocks of a text in order; together they hold every character that is not white space."""
     lines = _lines(text)
+    upcoming = _upcoming(lines)
     blocks: list[Block] = []
     open_kind: BlockKind | None = None
     for index, line in enumerate(lines):
         if not line.text:
             open_kind = None
             continue
-        before = lines[index - 1] if index else None
-        after = lines[index + 1] if index + 1 < len(lines) else None
-        kind, level = _classify(line.text, before.text if before else "", after.text if after else "", open_kind)
-        continues = kind == "prose" and (open_kind in ("prose", "list") or _resumes(line.text, blocks, text))
-        if continues:
-            blocks[-1] = Block(blocks[-1].kind, blocks[-1].start, line.end)
+        before = lines[index - 1].text if index else ""
+        after = lines[index + 1].text if index + 1 < len(lines) else ""
+        kind, level = _classify(line.text, before, after, upcoming[index], open_kind)
+        if kind == "prose" and (open_kind in ("prose", "list") or _resumes(line.text, blocks, text)):
+            blocks[-1] = replace(blocks[-1], end=line.end)
             open_kind = blocks[-1].kind
         else:
             blocks.append(Block(kind, line.start, line.end, level))
@@ -92,28 +94,31 @@ def _lines(text: str) -> list[_Line]:
     return lines
 
 
-def _classify(line: str, before: str, after: str, open_kind: BlockKind | None) -> tuple[BlockKind, int]:
-    """Return what a line is, from itself and its neighbours; empty neighbours are blank lines."""
-    if _is_furniture(line):
+def _upcoming(lines: list[_Line]) -> list[str]:
+    """Return for every line the next one that is not blank."""
+    result = [""] * len(lines)
+    for index in range(len(lines) - 2, -1, -1):
+        result[index] = lines[index + 1].text or result[index + 1]
+    return result
+
+
+def _classify(line: str, before: str, after: str, upcoming: str, open_kind: BlockKind | None) -> tuple[BlockKind, int]:
+    """Return what a line is and its level, from itself and its neighbours; blank neighbours are empty."""
+    if _is_rule(line) or _BARE_NUMBER.fullmatch(line):
         return "furniture", 0
     if match := _MARKDOWN_HEADING.match(line):
         return "heading", len(match[1])
     if _is_row(line, before, after):
         return "row", 0
-    fresh = open_kind != "prose" or bool(_ENDS_SENTENCE.search(before))
-    if fresh and (level := _heading_level(line, before, after)) is not None:
+    if open_kind == "prose" and not _ENDS_SENTENCE.search(before):
+        return "prose", 0
+    if (level := _heading_level(line, before, after, upcoming)) is not None:
         return "heading", level
-    if fresh and _LIST_ITEM.match(line):
-        return "list", 0
-    return "prose", 0
+    return ("list" if _LIST_ITEM.match(line) else "prose"), 0
 
 
-def _is_furniture(line: str) -> bool:
-    return len(line) <= 40 and bool(_RULE.fullmatch(line) or _BARE_NUMBER.fullmatch(line)) or _is_table_rule(line)
-
-
-def _is_table_rule(line: str) -> bool:
-    return line.startswith("|") and not line.strip("|:- \t")
+def _is_rule(line: str) -> bool:
+    return bool(_RULE.fullmatch(line)) and not line.strip("|:=+_*~–—- \t")
 
 
 def _is_row(line: str, before: str, after: str) -> bool:
@@ -130,7 +135,7 @@ def _is_csv(line: str) -> bool:
     return len(_CSV_COMMA.findall(line)) >= 2 and line.count(", ") == 0
 
 
-def _heading_level(line: str, before: str, after: str) -> int | None:
+def _heading_level(line: str, before: str, after: str, upcoming: str) -> int | None:
     """Return the level of a heading without Markdown marks, None for any other line."""
     words = line.split()
     if len(words) > _MAX_HEADING_WORDS or len(line) > _MAX_HEADING_CHARS or line[-1] in ".,;:!…。，；：！、-":
@@ -141,15 +146,14 @@ def _heading_level(line: str, before: str, after: str) -> int | None:
     if not first or first.islower() or title[0] in "\"'“‘([{•-–—*":
         return None
     isolated = not before and not after
-    if numbered and (
-        isolated or "." in numbered[1] or (not after or not _LIST_ITEM.match(after)) and _is_titled(title)
-    ):
-        return 1 + numbered[1].count(".")
+    if numbered:
+        alone = isolated or (_is_titled(title) and not _LIST_ITEM.match(after))
+        return 1 + numbered[1].count(".") if alone or "." in numbered[1] else None
     if _NAMED_HEADING.match(line):
         return 1
-    if isolated or (_is_titled(title) and after[:1].isupper() and len(after) > len(line) + 10 and len(words) > 1):
-        return 0
-    return None
+    introduces = len(upcoming) >= max(_FULL_LINE_CHARS, len(line)) or bool(_LIST_ITEM.match(upcoming))
+    runs_on = len(words) > 1 and _is_titled(title) and after[:1].isupper()
+    return 0 if introduces and (isolated or runs_on) else None
 
 
 def _is_titled(title: str) -> bool:

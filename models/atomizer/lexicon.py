@@ -23,3 +23,79 @@ STOP_WORDS = _words(
 
 JOINING_WORDS = _words("a an and are as at by for from in is it of on or that the to was were which with")
 """Lower-case words that table cells seldom hold and running prose always does."""
+
+GENERIC_HEADINGS = _words(
+    """abstract acknowledgements acknowledgments appendix background bibliography conclusion conclusions contents
+    discussion general home index introduction limitations main method methods notes overview page preface references
+    related results section summary work"""
+)
+"""A heading made of these words alone says where a sentence stands, not what it is about."""
+
+PRONOUNS = _words("he she it they this these those his her its their him them")
+"""An atom that begins with one of these needs the name of what it refers to."""
+
+PERSON_PRONOUNS = _words("he she his her him")
+
+QUANTITY_UNITS = _words(
+    """% percent percentage degrees kg kilograms grams g mg tonnes tons lb lbs pounds ounces km kilometres kilometers m
+    metres meters cm mm miles feet ft inches yards acres hectares litres liters gallons ml seconds minutes hours days
+    weeks months years decades centuries hz khz mhz ghz kb mb gb tb bytes bits w kw mw gw watts volts amps joules kwh
+    mph kph people inhabitants residents students employees members dollars euros usd eur gbp yen million billion
+    trillion thousand hundred copies points goals seats votes pages layers parameters tokens"""
+)
+"""Words that make a measure of the number before them."""
+
+CHANGE_VERBS = _words(
+    """abolished accepted achieved acquired adopted agreed announced appointed approved arrested arrived assassinated
+    attacked attended awarded banned became began beat bought broke built captured ceased changed closed collapsed
+    commissioned completed conquered constructed created crossed crowned declared defeated demolished departed
+    deployed designed destroyed developed died discovered dissolved divided dropped elected emerged ended enrolled
+    entered erupted established executed expanded expelled exploded fell finished fled formed fought founded gained
+    graduated happened held hired hosted imprisoned inaugurated increased independence installed introduced invaded
+    invented issued joined killed launched led left lost married merged met moved murdered named nominated occurred
+    opened ordered organised organized passed performed played presented produced promoted published purchased ratified
+    reached rebuilt received recorded reduced released relocated removed renamed replaced resigned retired returned
+    revolted rose sank selected sent separated signed sold split started stopped succeeded surrendered took transferred
+    unified visited voted went withdrew won wrote born"""
+)
+"""Past forms of verbs that tell that something happened."""
+
+STEP_VERBS = _words(
+    """add adjust allow apply assemble attach boil build call change check choose clean click close combine complete
+    compute configure connect copy create cut define delete determine disconnect dissolve drain draw drill ensure enter
+    fill find fold follow gather heat hold insert inspect install keep lift load locate loosen lower make measure mix
+    move open paste place plug pour preheat prepare press pull push put raise read rebuild record release remove repeat
+    replace reset restart rinse rotate run save scroll select send set slide sort start stir stop store submit switch
+    take test tighten turn type unplug unscrew update upload use verify visit wait wash weigh wipe wire write"""
+)
+"""Imperatives that open a step of a procedure."""
+
+STEP_OPENERS = _words("first firstly second secondly third thirdly next then finally lastly afterwards")
+
+ABSTRACT_SECTIONS = _words("abstract conclusion conclusions introduction overview preface summary")
+
+ABSTRACT_CUES = _words("broadly essentially generally normally often overall typically usually summary conclusion")
+
+REFERENCE_SECTIONS = _words("bibliography citations references sources")
+
+ATTRIBUTES = {
+    "age": _words("age aged old"),
+    "area": _words("area"),
+    "capacity": _words("capacity seats"),
+    "cost": _words("cost costs price priced budget"),
+    "depth": _words("depth deep"),
+    "distance": _words("distance away"),
+    "duration": _words("duration lasts lasted"),
+    "founding": _words("founded established incorporated"),
+    "birth": _words("born birth"),
+    "death": _words("died death"),
+    "height": _words("height tall high elevation"),
+    "length": _words("length long"),
+    "mass": _words("mass weight weighs weighed"),
+    "population": _words("population inhabitants residents"),
+    "revenue": _words("revenue turnover sales"),
+    "speed": _words("speed"),
+    "temperature": _words("temperature boils melts"),
+    "width": _words("width wide"),
+}
+"""Attributes of which a thing has one value at a time, each with the words that name it."""

@@ -1,0 +1,129 @@
+"""What an atom says on its own: the words of its sentence behind as little context as it needs.
+
+Holds the making of `content` and `retrieval_text`. A sentence stays as it was written; only white space
+and broken words at line ends are mended, and a short prefix names the subject where the sentence does not.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from models.atomizer.entities import begins_with_pronoun, entities, key, subject
+from models.atomizer.lexicon import PERSON_PRONOUNS, STOP_WORDS
+from models.atomizer.segment import Piece, cells, clean_heading, num_tokens
+
+MAX_CONTENT_TOKENS = 100
+_MAX_TITLE_CHARS = 60
+_MAX_TERMS = 24
+
+_WORD = re.compile(r"[^\W_]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u200b\u2028\u2029\ud800-\udfff\ufeff]")
+_BROKEN_WORD = re.compile(r"(?<=[^\W\d_])-[ \t]*\n[ \t]*(?=[^\W\d_A-Z])")
+_BULLET = re.compile(r"^(?:[-*+•‣◦▪●·]|\(?[a-z]\))\s+")  # noqa: RUF001
+_MARKDOWN = re.compile(r"(\*\*|__|`)(?=\S)(.+?)(?<=\S)\1|!?\[([^\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)")
+
+
+def clean_title(title: str) -> str:
+    """Return a title fit to stand before a sentence, or nothing: no file names, codes, or long lines."""
+    text = clean_heading(title.replace("_", " "))
+    if re.search(r"\.[a-z0-9]{2,5}$", text, re.IGNORECASE):
+        text = PurePath(text).stem
+    words = _WORD.findall(text)
+    letters = sum(c.isalpha() for c in text)
+    if not 0 < len(text) <= _MAX_TITLE_CHARS or 2 * letters < len(text) or not any(len(w) > 2 for w in words):
+        return ""
+    return "" if text.lower().startswith(("untitled", "microsoft word")) else text
+
+
+def clean_body(raw: str) -> str:
+    """Return a span as one line of plain words; broken words at line ends are mended.
+
+    Never empty: a span of nothing but control characters becomes a replacement character.
+    """
+    text = _BROKEN_WORD.sub("", raw) if "-" in raw else raw
+    text = _MARKDOWN.sub(lambda m: m[2] or m[3] or "", text) if "`" in text or "](" in text or "**" in text else text
+    return " ".join(_CONTROL.sub(" ", text).split()) or " ".join(raw.split()).translate(_VISIBLE) or "\ufffd"
+
+
+class _Visible(dict[int, str]):
+    def __missing__(self, code: int) -> str:
+        return "\ufffd" if _CONTROL.match(chr(code)) else chr(code)
+
+
+_VISIBLE = _Visible()
+
+
+def body_of(text: str, piece: Piece) -> str:
+    """Return what a piece says: a sentence, or a table row with its column names."""
+    raw = text[piece.start : piece.end]
+    if piece.kind == "row":
+        return _row_body(raw, piece.columns)
+    body = clean_body(raw)
+    return _BULLET.sub("", body) or body if piece.kind == "list" else body
+
+
+def _row_body(raw: str, columns: tuple[str, ...]) -> str:
+    values = [clean_body(v) for v in cells(raw) if v]
+    if columns and len(cells(raw)) == len(columns) and tuple(cells(raw)) != columns:
+        pairs = zip(columns, cells(raw), strict=True)
+        named = "; ".join(f"{name}: {clean_body(value)}" for name, value in pairs if value)
+        if num_tokens(named) <= MAX_CONTENT_TOKENS:
+            return named
+    return " | ".join(values) if len(values) > 1 else clean_body(raw)
+
+
+class Context:
+    """Walks through the pieces of a document in order and names what each one leaves unsaid."""
+
+    def __init__(self, title: str, common: frozenset[str]) -> None:
+        self._title = clean_title(title)
+        self._common = common
+        self._block = -1
+        self._antecedent = ""
+
+    def prefix(self, piece: Piece, body: str) -> str:
+        """Return what must stand before `body`, without the colon; empty where it speaks for itself."""
+        if piece.block != self._block:
+            self._block, self._antecedent = piece.block, ""
+        pronoun = begins_with_pronoun(body)
+        parts = [piece.heading or self._title]
+        if pronoun or piece.is_part:
+            parts.append("" if pronoun in PERSON_PRONOUNS and _has_digit(self._antecedent) else self._antecedent)
+        else:
+            self._antecedent = subject(body, self._common)
+        said = _stems(body)
+        needed: list[str] = []
+        for part in parts:
+            stems = _stems(part)
+            if stems and not stems <= said:
+                needed.append(part)
+                said |= stems
+        while needed and num_tokens(", ".join(needed)) + 1 + num_tokens(body) > MAX_CONTENT_TOKENS:
+            needed.pop(0)
+        return ", ".join(needed)
+
+
+def retrieval_text(title: str, piece: Piece, body: str, names: list[str]) -> str:
+    """Return title, heading, names, and the key terms of a piece that are not said by these."""
+    labels = list(dict.fromkeys(filter(None, (clean_title(title), piece.heading, *names))))
+    said = set(_words(" ".join(labels)))
+    terms = [w for w in dict.fromkeys(_words(body)) if w not in STOP_WORDS and w not in said]
+    return clean_body("; ".join([*labels, " ".join(terms[:_MAX_TERMS])]).strip("; ") or body)
+
+
+def names_in(body: str, common: frozenset[str]) -> list[str]:
+    """Return the names in a piece that are worth an index entry."""
+    return [n for n in entities(body, common) if key(n) not in STOP_WORDS]
+
+
+def _words(text: str) -> list[str]:
+    return [w.lower() for w in _WORD.findall(text)]
+
+
+def _stems(text: str) -> set[str]:
+    return {w.removesuffix("s") for w in _words(text) if w not in STOP_WORDS}
+
+
+def _has_digit(text: str) -> bool:
+    return any(c.isdigit() for c in text)

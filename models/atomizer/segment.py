@@ -1,0 +1,258 @@
+"""From the blocks of a document to pieces: one sentence, list item or table row each, with its place.
+
+Holds where an atom begins and ends and what stands around it: its heading, its paragraph, the sentence
+that introduces its list. It does not decide what an atom says or means.
+"""
+
+# ruff: noqa: RUF001 - dashes and full-width marks are what these patterns look for
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from models.atomizer.blocks import Block, BlockKind, split_blocks
+from models.atomizer.lexicon import GENERIC_HEADINGS
+from models.atomizer.spans import split_sentences, strip_range
+from models.documents import Document
+
+MAX_BODY_TOKENS = 86
+_MIN_WORDS = 3
+_MAX_HEADING_CHARS = 60
+
+_UNSPACED_SCRIPTS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_UNSPACED = re.compile(rf"[{_UNSPACED_SCRIPTS}]")
+_TOKEN = re.compile(rf"[{_UNSPACED_SCRIPTS}]|[^\W\d_]{{1,6}}|[\d_]|[^\w\s]")
+_CUTS = tuple(
+    re.compile(p)
+    for p in (
+        r"[;；]\s*|\s[–—]\s|—",
+        r",\s+(?=(?:and|but|or|nor|so|yet|which|who|whose|where|while|when|although|because|whereas)\b)|[，。]",
+        r"[,:]\s+|[、：]|\)\s+",
+        r"\s+",
+    )
+)
+_HEADING_MARKS = re.compile(
+    r"^#{1,6}\s+|^(?:\d{1,2}(?:\.\d{1,2}){0,3}|[A-Z](?:\.\d{1,2}){1,3})\.?\s+|[\s#*_:]+$|^[*_]+"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A range of the text that becomes one atom.
+
+    Args:
+        block: Number of its block; pieces of one paragraph share it.
+        heading: Nearest heading above that names a subject, cleaned; empty where there is none.
+        section: Nearest heading above, whatever it says.
+        lead: Number of the block that introduces this list item or table row, or None.
+        columns: Names of the columns of a table row, where a header row gives them.
+        is_part: True for every part but the first of a sentence too long for one atom.
+    """
+
+    kind: BlockKind
+    start: int
+    end: int
+    block: int
+    heading: str = ""
+    section: str = ""
+    lead: int | None = None
+    columns: tuple[str, ...] = ()
+    is_part: bool = False
+
+
+def num_tokens(text: str) -> int:
+    """Estimate the tokens of a text under a small byte-pair vocabulary, rather above than below.
+
+    English words cost one token for every six letters begun, digits and signs one each, letters of
+    scripts written without spaces two each.
+    """
+    unspaced = 0 if text.isascii() else len(_UNSPACED.findall(text))
+    return len(_TOKEN.findall(text)) + unspaced
+
+
+def segment(document: Document, language: str) -> list[Piece]:
+    """Return the pieces of a document in order; they do not overlap.
+
+    They hold every character of the text that is not white space, except headings that have a body,
+    rules, and page numbers at the edge of a page.
+    """
+    text = document.text
+    blocks = _without_furniture(document, split_blocks(text))
+    pieces: list[Piece] = []
+    headings: list[tuple[int, str]] = []
+    columns: tuple[str, ...] = ()
+    lead: int | None = None
+    for number, block in enumerate(blocks):
+        following = blocks[number + 1] if number + 1 < len(blocks) else None
+        if block.kind == "heading" and _has_body(block, following):
+            headings = _enter(headings, block.level, clean_heading(text[block.start : block.end]))
+            lead = None
+            continue
+        previous = blocks[number - 1].kind if number else None
+        if block.kind == "row" and previous != "row":
+            columns = _columns(text, block, following)
+        if block.kind in ("list", "row") and previous != block.kind:
+            lead = number - 1 if previous == "prose" else None
+        base = Piece(
+            kind=block.kind,
+            start=block.start,
+            end=block.end,
+            block=number,
+            heading=next((h for _, h in reversed(headings) if _names_subject(h)), ""),
+            section=headings[-1][1] if headings else "",
+            lead=lead if block.kind in ("list", "row") else None,
+            columns=columns if block.kind == "row" else (),
+        )
+        pieces.extend(_pieces_of(text, base, language))
+    return _merge_fragments(text, pieces)
+
+
+def clean_heading(line: str) -> str:
+    """Return what a heading line says, without marks and numbering, on one line."""
+    text = " ".join(line.split())
+    while (shorter := _HEADING_MARKS.sub("", text)) != text:
+        text = shorter
+    return text
+
+
+def _enter(headings: list[tuple[int, str]], level: int, heading: str) -> list[tuple[int, str]]:
+    """Return the path of headings below a new one; a heading of unknown level ends only its like."""
+    return [(lv, h) for lv, h in headings if 0 < lv and (level == 0 or lv < level)] + [(level, heading)]
+
+
+def _names_subject(heading: str) -> bool:
+    words = re.findall(r"[^\W\d_]+", heading.lower())
+    return bool(words) and len(heading) <= _MAX_HEADING_CHARS and not GENERIC_HEADINGS.issuperset(words)
+
+
+def _has_body(block: Block, following: Block | None) -> bool:
+    if following is None:
+        return False
+    return following.kind != "heading" or 0 < block.level < following.level
+
+
+def _without_furniture(document: Document, blocks: list[Block]) -> list[Block]:
+    """Drop rules and page numbers; a bare number inside a page is text like any other."""
+    kept = []
+    for number, block in enumerate(blocks):
+        if block.kind != "furniture":
+            kept.append(block)
+            continue
+        body = document.text[block.start : block.end]
+        if not any(c.isalnum() for c in body):
+            continue
+        page = document.page_at(block.start) if len(document.pages) > 1 else None
+        first = number == 0 or (page is not None and blocks[number - 1].start < page.char_start)
+        last = number + 1 == len(blocks) or (page is not None and blocks[number + 1].start >= page.char_end)
+        if page is None or not (first or last):
+            kept.append(replace(block, kind="prose"))
+    return kept
+
+
+def cells(row: str) -> list[str]:
+    """Return the cells of a table row: separated by bars, tabs, wide gaps, or commas."""
+    row = row.strip()
+    if "|" in row:
+        parts = row.strip("|").split("|")
+    elif "\t" in row or re.search(r" {3,}", row):
+        parts = re.split(r"\t+| {3,}", row)
+    else:
+        parts = row.split(",") if "," in row else row.split()
+    return [" ".join(p.split()) for p in parts]
+
+
+def _columns(text: str, block: Block, following: Block | None) -> tuple[str, ...]:
+    """Return the column names where a table's first row has no numbers and its second is as wide."""
+    if following is None or following.kind != "row":
+        return ()
+    names = cells(text[block.start : block.end])
+    values = cells(text[following.start : following.end])
+    is_header = len(names) == len(values) >= 2 and all(names) and not any(c.isdigit() for n in names for c in n)
+    return tuple(names) if is_header else ()
+
+
+def _pieces_of(text: str, base: Piece, language: str) -> list[Piece]:
+    """Return the sentences of one block, long ones cut into parts."""
+    if base.kind == "row":
+        ranges = [(base.start, base.end)]
+    else:
+        ranges = _join_short(text, split_sentences(text, base.start, base.end, language))
+    return [
+        replace(base, start=start, end=end, is_part=number > 0)
+        for sentence in ranges
+        for number, (start, end) in enumerate(_cut_long(text, *sentence))
+    ]
+
+
+def _join_short(text: str, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join sentences of one block that are too short, or begin in lower case, to the one before them."""
+    joined: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if joined and _fits(text, joined[-1][0], end):
+            before = text[slice(*joined[-1])]
+            if _is_short(text[start:end]) or _is_short(before) or not _begins_sentence(text[start]):
+                joined[-1] = (joined[-1][0], end)
+                continue
+        joined.append((start, end))
+    return joined
+
+
+def _begins_sentence(character: str) -> bool:
+    return not character.islower() and character not in ")]},;:.!?”’»"
+
+
+def _is_short(text: str) -> bool:
+    return len(text) < 80 and len(text.split()) < _MIN_WORDS and len(_UNSPACED.findall(text)) < 5
+
+
+def _fits(text: str, start: int, end: int) -> bool:
+    """Tell whether a range is small enough for one atom; a very long one is not even counted."""
+    return end - start <= 12 * MAX_BODY_TOKENS and num_tokens(text[start:end]) <= MAX_BODY_TOKENS
+
+
+def _cut_long(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Cut a range near its middle, at the strongest boundary there, until every part fits an atom."""
+    if end - start <= MAX_BODY_TOKENS or _fits(text, start, end):
+        return [(start, end)]
+    middle = (start + end) // 2
+    low, high = start + (end - start) // 4, end - (end - start) // 4
+    cut = middle
+    for pattern in _CUTS:
+        found = [m.end() for m in pattern.finditer(text, low, high)]
+        if found:
+            cut = min(found, key=lambda position: abs(position - middle))
+            break
+    parts = [strip_range(text, start, cut), strip_range(text, cut, end)]
+    return [r for part in parts if part for r in _cut_long(text, *part)]
+
+
+def _merge_fragments(text: str, pieces: list[Piece]) -> list[Piece]:
+    """Join a block of fewer than three words to its neighbour: to the next after a colon, else to the last."""
+    merged: list[Piece] = []
+    pending: Piece | None = None
+    for piece in pieces:
+        if pending is not None:
+            if _can_join(text, pending, piece):
+                piece = replace(piece, start=pending.start)
+            else:
+                merged.append(pending)
+            pending = None
+        body = text[piece.start : piece.end]
+        if piece.kind == "row" or not _is_short(body):
+            merged.append(piece)
+        elif not body.endswith((":", "：")) and merged and _can_join(text, merged[-1], piece):
+            merged[-1] = replace(merged[-1], end=piece.end)
+        else:
+            pending = piece
+    return [*merged, pending] if pending is not None else merged
+
+
+def _can_join(text: str, first: Piece, second: Piece) -> bool:
+    """Tell whether two neighbours may share an atom: same section, no structure lost, short enough."""
+    return (
+        first.section == second.section
+        and "row" not in (first.kind, second.kind)
+        and second.kind != "list"
+        and _fits(text, first.start, second.end)
+    )
