@@ -226,4 +226,5 @@ def _hyphen(previous: str, following: str, words: Counter[str]) -> tuple[bool, s
     if broken["lead"] or min(len(head), len(tail)) < 2 or not (head[1:] + tail).islower():
         return True, ""
     is_compound = min(len(head), len(tail)) >= 4 and words[head.lower()] > 0 and words[tail] > 0
-    return is_compound or (_HYPHENATED.fullmatch(head.lower()) and not _SUFFIXES.fullmatch(tail)), ""
+    has_prefix = _HYPHENATED.fullmatch(head.lower()) and not _SUFFIXES.fullmatch(tail)
+    return is_compound or bool(has_prefix), ""

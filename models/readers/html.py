@@ -169,7 +169,7 @@ def _is_hidden(node: Any) -> bool:
     return bool(attributes) and (
         "hidden" in attributes
         or attributes.get("aria-hidden") == "true"
-        or (attributes.get("role") or "") in _SKIPPED_ROLES
+        or bool(_SKIPPED_ROLES.fullmatch(attributes.get("role") or ""))
         or bool(_HIDDEN_STYLE.search(attributes.get("style") or ""))
         or bool(_SKIPPED_CLASSES.search(attributes.get("class") or ""))
     )
