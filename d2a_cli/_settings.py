@@ -197,7 +197,7 @@ def _convert(key: str, kind: Kind, raw: Any, origin: str) -> Any:
     if isinstance(raw, Path):
         return raw
     if kind.type in (str, Path):
-        if not isinstance(raw, str):
+        if not isinstance(raw, str) or not raw.strip():
             raise error
         if key == "atomizer.api_key_env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", raw):
             raise ConfigError(

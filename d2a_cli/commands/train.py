@@ -59,13 +59,13 @@ def _print_event(event: dict[str, Any]) -> None:
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """Return `step 120  loss 2.3105  routing 0.2114`: the event, its step, then every other field."""
-    parts = [f"{event.get('event', 'event')} {event['step']}" if "step" in event else str(event.get("event", "event"))]
-    parts += [f"{name} {_short(value)}" for name, value in event.items() if name not in ("event", "step")]
-    return "  ".join(parts)
+    """Return `step 120: loss 2.31, routing 0.2114`: the event, its step, then every other field."""
+    name = " ".join(str(event[key]) for key in ("event", "step") if key in event)
+    fields = ", ".join(f"{key} {_short(value)}" for key, value in event.items() if key not in ("event", "step"))
+    return f"{name}: {fields}" if fields else name
 
 
 def _short(value: Any) -> str:
     if isinstance(value, Mapping):
-        return " ".join(f"{name} {_short(inner)}" for name, inner in value.items())
+        return "(" + ", ".join(f"{name} {_short(inner)}" for name, inner in value.items()) + ")"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
