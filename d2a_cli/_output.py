@@ -23,6 +23,8 @@ _SEQUENCES = re.compile(
     r"|\x1b[ -/]+[0-~]"  # charset selection and the like
 )
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+# Characters up to which a column of a table is never cut.
+_NARROW = 16
 _UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}]")
 
 
@@ -92,11 +94,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for index, header in enumerate(headers):
-        grid.add_column(header, no_wrap=True, overflow="ellipsis", min_width=min(len(header), 8) if index else None)
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header, column in zip(headers, zip(*cells, strict=True) if cells else [()] * len(headers), strict=True):
+        width = max(map(len, (header, *column)))
+        # Numbers and ids stay whole: rich takes the missing width from the columns that may wrap.
+        grid.add_column(header, no_wrap=width <= _NARROW)
     for row in cells:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     Console(file=sys.stdout, markup=False, emoji=False, highlight=False).print(grid)
 
 

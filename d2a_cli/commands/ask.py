@@ -21,15 +21,17 @@ EPILOG = (
 
 
 class QuestionCommand(TyperCommand):
-    """Says what to do where a question was taken for an option."""
+    """Says what to do where a question was taken for options or for several arguments."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Parse; a fault over an argument that reads like a question names `--`."""
+        """Parse; a fault over something that reads like a question says how to write it."""
         try:
             return super().parse_args(ctx, list(args))
         except typer.TyperException as error:
             if any(a.startswith("-") and (" " in a or a[1:2].isdigit()) for a in args):
                 error.message += ". A question that starts with '-' goes after '--': d2a ask -- \"-5 ...\""
+            elif "unexpected extra argument" in error.message:
+                error.message += '. Put the question in quotes: d2a ask "When was it signed?"'
             raise
 
 

@@ -63,7 +63,11 @@ def ingest(
         store=store,
         **{"atomizer.backend": atomizer},
     )
-    report = _recompile(memory) if not sources else _ingest(memory, sources, password, rebuild=rebuild, yes=yes)
+    try:
+        report = _recompile(memory) if not sources else _ingest(memory, sources, password, rebuild=rebuild, yes=yes)
+    except KeyboardInterrupt:
+        _output.note("stopped; what was finished is stored. Run the same command again to go on")
+        raise
     _show(report, json=json)
     if report.failed:
         raise typer.Exit(_errors.EXIT_ERROR)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,12 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
         "try: app(['--help'])\nexcept SystemExit: pass\n"
         f"sys.stderr.write(' '.join(m for m in {HEAVY} if m in sys.modules))"
     )
-    seconds = []
+    seconds = []  # of processor time, since the machine may be busy with other things
     for _ in range(3):
-        start = time.perf_counter()
+        start = os.times()
         done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
-        seconds.append(time.perf_counter() - start)
+        end = os.times()
+        seconds.append(end.children_user + end.children_system - start.children_user - start.children_system)
         assert done.stderr == ""
     assert "ingest" in done.stdout
     assert min(seconds) < 0.4

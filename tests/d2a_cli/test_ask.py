@@ -124,6 +124,12 @@ def test_question_that_looks_like_an_option_names_the_double_dash(d2a: Run, memo
     assert memory.calls == [("ask", "-5 degrees is what?")]
 
 
+def test_question_without_quotes_names_the_quotes(d2a: Run, memory: Any) -> None:
+    result = d2a("ask", "When", "was", "it", "lit?")
+    assert (result.exit_code, memory.calls) == (2, [])
+    assert "Put the question in quotes" in result.stderr
+
+
 def test_explain_lists_candidates_by_weight_as_tabs_when_piped(d2a: Run) -> None:
     lines = d2a("ask", "--explain", "When?").stdout.splitlines()
     start = next(i for i, text in enumerate(lines) if text.startswith("used\tatom\tcosine"))
