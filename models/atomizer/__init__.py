@@ -59,13 +59,13 @@ class Atomizer(Protocol):
     def atomize(
         self, document: Document, *, on_progress: Callable[[int, int | None], None] | None = None
     ) -> Atomization:
-        """Decompose a document.
+        """Decompose a document; one without text gives no atoms.
 
         Args:
             on_progress: Called with the characters or windows done so far and their total.
 
         Raises:
-            AtomizerError: Nothing of the document could be decomposed.
+            AtomizerError: There is text, and nothing of it could be decomposed.
         """
         ...
 

@@ -33,6 +33,7 @@ _BARE_NUMBER = re.compile(r"[-–—\s]*(?:page\s+)?(?:\d{1,4}|[ivxlc]{1,6})(?:\
 _RULE = re.compile(r"[\s|:=+_*~–—-]{3,}")
 _NUMBER = re.compile(r"[(+\-−±<>≤≥~$€£¥]*\d[\d.,:/%]*[)%*]*")
 _WIDE_GAP = re.compile(r"\S(?: {3,}|\t+)(?=\S)")
+_LABELLED_CELL = re.compile(r"(?:^|; )[^:;.]{1,40}:(?: [^;]*)?")
 _CSV_COMMA = re.compile(r",(?=\S)")
 _ENDS_SENTENCE = re.compile(r"[.!?:;。！？：；…][\"'”’»)\]]*$")
 
@@ -66,15 +67,24 @@ def split_blocks(text: str) -> list[Block]:
     """Return the blocks of a text in order; together they hold every character that is not white space."""
     lines = _lines(text)
     upcoming = _upcoming(lines)
+    marked = sum(1 for line in lines if _MARKDOWN_HEADING.match(line.text)) > 1
     blocks: list[Block] = []
     open_kind: BlockKind | None = None
+    in_code = False
     for index, line in enumerate(lines):
         if not line.text:
-            open_kind = None
+            open_kind = open_kind if in_code else None
             continue
-        before = lines[index - 1].text if index else ""
-        after = lines[index + 1].text if index + 1 < len(lines) else ""
-        kind, level = _classify(line.text, before, after, upcoming[index], open_kind)
+        is_fence = line.text.startswith(("```", "~~~"))
+        if is_fence or in_code:
+            in_code = in_code != is_fence
+            kind, level = "prose", 0
+        else:
+            before = lines[index - 1].text if index else ""
+            after = lines[index + 1].text if index + 1 < len(lines) else ""
+            kind, level = _classify(line.text, before, after, upcoming[index], open_kind)
+            if kind == "heading" and marked and not line.text.startswith("#"):
+                kind, level = "prose", 0
         if kind == "prose" and (open_kind in ("prose", "list") or _resumes(line.text, blocks, text)):
             blocks[-1] = replace(blocks[-1], end=line.end)
             open_kind = blocks[-1].kind
@@ -122,10 +132,11 @@ def _is_rule(line: str) -> bool:
 
 
 def _is_row(line: str, before: str, after: str) -> bool:
-    if line.count("|") >= 2 or len(_WIDE_GAP.findall(line)) >= 2 or "\t" in line:
+    if " | " in line or line.count("|") >= 2 or len(_WIDE_GAP.findall(line)) >= 2 or "\t" in line:
         return True
-    if _is_csv(line) and (_is_csv(before) or _is_csv(after)):
-        return True
+    for is_like in (_is_csv, _is_labelled):
+        if is_like(line) and (is_like(before) or is_like(after)):
+            return True
     words = line.split()
     numbers = sum(1 for w in words if _NUMBER.fullmatch(w))
     return numbers >= 2 and 2 * numbers >= len(words) and not JOINING_WORDS.intersection(words)
@@ -133,6 +144,10 @@ def _is_row(line: str, before: str, after: str) -> bool:
 
 def _is_csv(line: str) -> bool:
     return len(_CSV_COMMA.findall(line)) >= 2 and line.count(", ") == 0
+
+
+def _is_labelled(line: str) -> bool:
+    return len(_LABELLED_CELL.findall(line)) >= 2 and not _LABELLED_CELL.sub("", line)
 
 
 def _heading_level(line: str, before: str, after: str, upcoming: str) -> int | None:
@@ -143,7 +158,7 @@ def _heading_level(line: str, before: str, after: str, upcoming: str) -> int | N
     numbered = _NUMBERED_HEADING.match(line)
     title = line[numbered.end() :] if numbered else line
     first = next((c for c in title if c.isalpha()), "")
-    if not first or first.islower() or title[0] in "\"'“‘([{•-–—*":
+    if not first or first.islower() or "=" in title or title[0] in "\"'“‘([{•-–—*":
         return None
     isolated = not before and not after
     if numbered:
@@ -153,7 +168,8 @@ def _heading_level(line: str, before: str, after: str, upcoming: str) -> int | N
         return 1
     introduces = len(upcoming) >= max(_FULL_LINE_CHARS, len(line)) or bool(_LIST_ITEM.match(upcoming))
     runs_on = len(words) > 1 and _is_titled(title) and after[:1].isupper()
-    return 0 if introduces and (isolated or runs_on) else None
+    brief = _is_titled(title) or (len(words) <= 5 and "," not in title and sum(map(str.isalpha, title)) > 3)
+    return 0 if introduces and ((isolated and brief) or runs_on) else None
 
 
 def _is_titled(title: str) -> bool:
@@ -165,7 +181,7 @@ def _is_titled(title: str) -> bool:
 
 def _resumes(line: str, blocks: list[Block], text: str) -> bool:
     """Tell whether a line after a blank one goes on with a sentence that a page break cut."""
-    if not blocks or blocks[-1].kind not in ("prose", "list") or not line[0].islower():
+    if not blocks or blocks[-1].kind not in ("prose", "list") or not (line[0].islower() or line[0] == "("):
         return False
     last = text[max(blocks[-1].start, blocks[-1].end - 2 * _FULL_LINE_CHARS) : blocks[-1].end].rsplit("\n", 1)[-1]
     return len(last) >= _FULL_LINE_CHARS and not _ENDS_SENTENCE.search(last)

@@ -10,23 +10,27 @@ import re
 from pathlib import PurePath
 
 from models.atomizer.entities import begins_with_pronoun, entities, key, subject
-from models.atomizer.lexicon import PERSON_PRONOUNS, STOP_WORDS
-from models.atomizer.segment import Piece, cells, clean_heading, num_tokens
+from models.atomizer.lexicon import STOP_WORDS
+from models.atomizer.outline import clean_heading
+from models.atomizer.segment import Piece, cells, num_tokens
 
 MAX_CONTENT_TOKENS = 100
 _MAX_TITLE_CHARS = 60
 _MAX_TERMS = 24
+_MAX_ANTECEDENT_WORDS = 5
 
 _WORD = re.compile(r"[^\W_]+")
+_DIGITS = re.compile(r"\d")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u200b\u2028\u2029\ud800-\udfff\ufeff]")
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_])-[ \t]*\n[ \t]*(?=[^\W\d_A-Z])")
-_BULLET = re.compile(r"^(?:[-*+•‣◦▪●·]|\(?[a-z]\))\s+")  # noqa: RUF001
-_MARKDOWN = re.compile(r"(\*\*|__|`)(?=\S)(.+?)(?<=\S)\1|!?\[([^\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)")
+_BULLET = re.compile(r"^(?:[-*+•‣◦▪●·]|\(?[a-z]\))\s+")
+_ITEM_BREAK = re.compile(r"\n\s*[-*+•‣◦▪●·]\s+")
+_QUOTE_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
 
 
 def clean_title(title: str) -> str:
     """Return a title fit to stand before a sentence, or nothing: no file names, codes, or long lines."""
-    text = clean_heading(title.replace("_", " "))
+    text = clean_heading(" ".join(w for w in title.replace("_", " ").split() if len(_DIGITS.findall(w)) < 5))
     if re.search(r"\.[a-z0-9]{2,5}$", text, re.IGNORECASE):
         text = PurePath(text).stem
     words = _WORD.findall(text)
@@ -42,7 +46,7 @@ def clean_body(raw: str) -> str:
     Never empty: a span of nothing but control characters becomes a replacement character.
     """
     text = _BROKEN_WORD.sub("", raw) if "-" in raw else raw
-    text = _MARKDOWN.sub(lambda m: m[2] or m[3] or "", text) if "`" in text or "](" in text or "**" in text else text
+    text = _QUOTE_MARK.sub("", text) if ">" in text else text
     return " ".join(_CONTROL.sub(" ", text).split()) or " ".join(raw.split()).translate(_VISIBLE) or "\ufffd"
 
 
@@ -59,8 +63,10 @@ def body_of(text: str, piece: Piece) -> str:
     raw = text[piece.start : piece.end]
     if piece.kind == "row":
         return _row_body(raw, piece.columns)
-    body = clean_body(raw)
-    return _BULLET.sub("", body) or body if piece.kind == "list" else body
+    if piece.kind == "list":
+        body = clean_body(_ITEM_BREAK.sub("; ", raw))
+        return _BULLET.sub("", body) or body
+    return clean_body(raw)
 
 
 def _row_body(raw: str, columns: tuple[str, ...]) -> str:
@@ -87,11 +93,12 @@ class Context:
         if piece.block != self._block:
             self._block, self._antecedent = piece.block, ""
         pronoun = begins_with_pronoun(body)
-        parts = [piece.heading or self._title]
+        parts = self._labels(piece.heading)
         if pronoun or piece.is_part:
-            parts.append("" if pronoun in PERSON_PRONOUNS and _has_digit(self._antecedent) else self._antecedent)
+            parts.append(self._antecedent)
         else:
-            self._antecedent = subject(body, self._common)
+            name = subject(body, self._common)
+            self._antecedent = name if len(name.split()) <= _MAX_ANTECEDENT_WORDS else ""
         said = _stems(body)
         needed: list[str] = []
         for part in parts:
@@ -103,12 +110,20 @@ class Context:
             needed.pop(0)
         return ", ".join(needed)
 
+    def _labels(self, heading: str) -> list[str]:
+        """Return title and heading where both are short; else the heading, unless it is one word."""
+        if not heading or not self._title:
+            return [heading or self._title]
+        if len(self._title) + len(heading) <= _MAX_TITLE_CHARS:
+            return [self._title, heading]
+        return [heading if " " in heading else self._title]
+
 
 def retrieval_text(title: str, piece: Piece, body: str, names: list[str]) -> str:
     """Return title, heading, names, and the key terms of a piece that are not said by these."""
     labels = list(dict.fromkeys(filter(None, (clean_title(title), piece.heading, *names))))
     said = set(_words(" ".join(labels)))
-    terms = [w for w in dict.fromkeys(_words(body)) if w not in STOP_WORDS and w not in said]
+    terms = [w for w in dict.fromkeys(_words(body)) if w not in STOP_WORDS | said and (len(w) > 1 or w.isdigit())]
     return clean_body("; ".join([*labels, " ".join(terms[:_MAX_TERMS])]).strip("; ") or body)
 
 
@@ -123,7 +138,3 @@ def _words(text: str) -> list[str]:
 
 def _stems(text: str) -> set[str]:
     return {w.removesuffix("s") for w in _words(text) if w not in STOP_WORDS}
-
-
-def _has_digit(text: str) -> bool:
-    return any(c.isdigit() for c in text)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 
-from models.atomizer.lexicon import PRONOUNS, STOP_WORDS
+from models.atomizer.lexicon import CALENDAR_WORDS, PRONOUNS, STOP_WORDS
 
 _LINKS = frozenset({"of", "the", "de", "la", "van", "von", "du", "der", "del", "and", "for"})
 _MAX_WORDS = 6
 _LEFT_MARKS = "([{\"'“‘«*_"
-_RIGHT_MARKS = ")]}\"'”’»*_.,;:!?"
+_OUTER_MARKS = _LEFT_MARKS + ")]}”’».,;:!?†‡§¶∗®™"
 _OPENER = re.compile(
     r"(?:in|on|at|after|before|during|by|from|since|until|when|while|although|as|for|with|under|following|despite)\b"
     r"[^,.;]{0,60},\s+",
@@ -38,7 +38,7 @@ def entities(text: str, common: frozenset[str]) -> list[str]:
     phrase: list[str] = []
     words = text.split()
     for position, word in enumerate(words):
-        core = word.lstrip(_LEFT_MARKS).rstrip(_RIGHT_MARKS)
+        core = word.strip(_OUTER_MARKS)
         if phrase and core != word and word[0] in _LEFT_MARKS:
             _close(phrase, found, common)
         if core[:1].isupper() or (phrase and core[:1].isdigit()):
@@ -72,7 +72,7 @@ def subject(text: str, common: frozenset[str]) -> str:
 def begins_with_pronoun(text: str) -> str:
     """Return the pronoun that stands as subject at the head of a sentence, in lower case; empty if none."""
     head = text[opener_end(text) :].split(None, 1)
-    word = head[0].strip(_LEFT_MARKS + _RIGHT_MARKS).lower() if head else ""
+    word = head[0].strip(_OUTER_MARKS).lower() if head else ""
     return word if word in PRONOUNS else ""
 
 
@@ -97,7 +97,16 @@ def _close(phrase: list[str], found: list[str], common: frozenset[str]) -> None:
         phrase.pop(0)
     while phrase and phrase[-1] in _LINKS:
         phrase.pop()
-    lone = len(phrase) == 1 and (phrase[0].lower() in common or len(phrase[0]) < 2)
-    if phrase and not lone:
+    if phrase and _is_name(phrase, common):
         found.append(" ".join(phrase))
     phrase.clear()
+
+
+def _is_name(phrase: list[str], common: frozenset[str]) -> bool:
+    first = phrase[0].lower()
+    if first in CALENDAR_WORDS and all(w.isdigit() for w in phrase[1:]):
+        return False
+    if len(phrase) > 1:
+        return True
+    is_plain_word = phrase[0][1:].islower() and (first in common or first.endswith(("ly", "ing", "ed")))
+    return len(first) > 1 and not is_plain_word

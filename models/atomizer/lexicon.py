@@ -17,7 +17,9 @@ STOP_WORDS = _words(
     might more most much must my myself neither no nor not now of off on once one only onto or other our ours out over
     own per same shall she should since so some still such than that the their theirs them themselves then there
     therefore these they this those though through thus to too toward towards under until unto up upon us very was we
-    were what when where whereas whether which while who whom whose why will with within without would yet you your"""
+    were what when where whereas whether which while who whom whose why will with within without would yet you your
+    according besides despite earlier furthermore hence instead later like many meanwhile moreover nevertheless
+    nonetheless perhaps several similar today unlike various"""
 )
 """Function words: they neither name anything nor help a search."""
 
@@ -34,7 +36,11 @@ GENERIC_HEADINGS = _words(
 PRONOUNS = _words("he she it they this these those his her its their him them")
 """An atom that begins with one of these needs the name of what it refers to."""
 
-PERSON_PRONOUNS = _words("he she his her him")
+CALENDAR_WORDS = _words(
+    """january february march april may june july august september october november december
+    monday tuesday wednesday thursday friday saturday sunday"""
+)
+"""Capitalised in English, yet no names worth an index entry."""
 
 QUANTITY_UNITS = _words(
     """% percent percentage degrees kg kilograms grams g mg tonnes tons lb lbs pounds ounces km kilometres kilometers m

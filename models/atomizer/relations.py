@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from models.atomizer.entities import begins_with_pronoun, key
 from models.atomizer.lexicon import ATTRIBUTES, QUANTITY_UNITS
@@ -48,7 +49,7 @@ def relate(drafts: list[Draft]) -> list[tuple[Relation, ...]]:
             edges[source].setdefault((kind, target))
 
     for members in conflict_groups(drafts).values():
-        for first, second in zip(members, members[1:], strict=False):
+        for first, second in pairwise(members):
             add(first, "contradicts", second)
             add(second, "contradicts", first)
     _link_structure(drafts, add)

@@ -12,13 +12,13 @@ import re
 from dataclasses import dataclass, replace
 
 from models.atomizer.blocks import Block, BlockKind, split_blocks
-from models.atomizer.lexicon import GENERIC_HEADINGS
+from models.atomizer.lexicon import REFERENCE_SECTIONS
+from models.atomizer.outline import Outline
 from models.atomizer.spans import split_sentences, strip_range
 from models.documents import Document
 
 MAX_BODY_TOKENS = 86
 _MIN_WORDS = 3
-_MAX_HEADING_CHARS = 60
 
 _UNSPACED_SCRIPTS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _UNSPACED = re.compile(rf"[{_UNSPACED_SCRIPTS}]")
@@ -32,9 +32,8 @@ _CUTS = tuple(
         r"\s+",
     )
 )
-_HEADING_MARKS = re.compile(
-    r"^#{1,6}\s+|^(?:\d{1,2}(?:\.\d{1,2}){0,3}|[A-Z](?:\.\d{1,2}){1,3})\.?\s+|[\s#*_:]+$|^[*_]+"
-)
+_LINE_CUT = re.compile(r"\n+")
+_CITATION = re.compile(r"\[?\d{1,3}(?:\s?[,–-]\s?\d{1,3})*\]?\s+(?=[A-Z][a-z]|[A-Z]{2})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +79,13 @@ def segment(document: Document, language: str) -> list[Piece]:
     text = document.text
     blocks = _without_furniture(document, split_blocks(text))
     pieces: list[Piece] = []
-    headings: list[tuple[int, str]] = []
+    outline = Outline()
     columns: tuple[str, ...] = ()
     lead: int | None = None
     for number, block in enumerate(blocks):
         following = blocks[number + 1] if number + 1 < len(blocks) else None
         if block.kind == "heading" and _has_body(block, following):
-            headings = _enter(headings, block.level, clean_heading(text[block.start : block.end]))
+            outline.enter(block.level, text[block.start : block.end])
             lead = None
             continue
         previous = blocks[number - 1].kind if number else None
@@ -99,31 +98,13 @@ def segment(document: Document, language: str) -> list[Piece]:
             start=block.start,
             end=block.end,
             block=number,
-            heading=next((h for _, h in reversed(headings) if _names_subject(h)), ""),
-            section=headings[-1][1] if headings else "",
+            heading=outline.heading,
+            section=outline.section,
             lead=lead if block.kind in ("list", "row") else None,
             columns=columns if block.kind == "row" else (),
         )
         pieces.extend(_pieces_of(text, base, language))
-    return _merge_fragments(text, pieces)
-
-
-def clean_heading(line: str) -> str:
-    """Return what a heading line says, without marks and numbering, on one line."""
-    text = " ".join(line.split())
-    while (shorter := _HEADING_MARKS.sub("", text)) != text:
-        text = shorter
-    return text
-
-
-def _enter(headings: list[tuple[int, str]], level: int, heading: str) -> list[tuple[int, str]]:
-    """Return the path of headings below a new one; a heading of unknown level ends only its like."""
-    return [(lv, h) for lv, h in headings if 0 < lv and (level == 0 or lv < level)] + [(level, heading)]
-
-
-def _names_subject(heading: str) -> bool:
-    words = re.findall(r"[^\W\d_]+", heading.lower())
-    return bool(words) and len(heading) <= _MAX_HEADING_CHARS and not GENERIC_HEADINGS.issuperset(words)
+    return _return_citations(text, _merge_fragments(text, pieces))
 
 
 def _has_body(block: Block, following: Block | None) -> bool:
@@ -163,18 +144,19 @@ def cells(row: str) -> list[str]:
 
 
 def _columns(text: str, block: Block, following: Block | None) -> tuple[str, ...]:
-    """Return the column names where a table's first row has no numbers and its second is as wide."""
+    """Return the column names: a first row without digits, of a marked table or above a row with digits."""
     if following is None or following.kind != "row":
         return ()
     names = cells(text[block.start : block.end])
     values = cells(text[following.start : following.end])
-    is_header = len(names) == len(values) >= 2 and all(names) and not any(c.isdigit() for n in names for c in n)
-    return tuple(names) if is_header else ()
+    alike = len(names) == len(values) >= 2 and all(names) and not any(c.isdigit() for n in names for c in n)
+    marked = "---" in text[block.end : following.start]
+    return tuple(names) if alike and (marked or any(c.isdigit() for v in values for c in v)) else ()
 
 
 def _pieces_of(text: str, base: Piece, language: str) -> list[Piece]:
-    """Return the sentences of one block, long ones cut into parts."""
-    if base.kind == "row":
+    """Return the sentences of one block, long ones cut into parts; rows and references stay whole."""
+    if base.kind == "row" or base.section.lower() in REFERENCE_SECTIONS:
         ranges = [(base.start, base.end)]
     else:
         ranges = _join_short(text, split_sentences(text, base.start, base.end, language))
@@ -215,16 +197,38 @@ def _cut_long(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Cut a range near its middle, at the strongest boundary there, until every part fits an atom."""
     if end - start <= MAX_BODY_TOKENS or _fits(text, start, end):
         return [(start, end)]
+    patterns = (_LINE_CUT, *_CUTS) if _is_lined(text[start:end]) else _CUTS
     middle = (start + end) // 2
     low, high = start + (end - start) // 4, end - (end - start) // 4
     cut = middle
-    for pattern in _CUTS:
+    for pattern in patterns:
         found = [m.end() for m in pattern.finditer(text, low, high)]
         if found:
             cut = min(found, key=lambda position: abs(position - middle))
             break
     parts = [strip_range(text, start, cut), strip_range(text, cut, end)]
     return [r for part in parts if part for r in _cut_long(text, *part)]
+
+
+def _is_lined(text: str) -> bool:
+    """Tell whether line breaks carry meaning, as in receipts, addresses, verse and code."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return len(lines) > 2 and sum(1 for line in lines if not line[0].islower()) >= 0.7 * len(lines)
+
+
+def _return_citations(text: str, pieces: list[Piece]) -> list[Piece]:
+    """Give numbers that open a sentence back to the one before, in a document full of raised citations."""
+    opens = [bool(_CITATION.match(text, p.start, p.end)) for p in pieces]
+    if sum(opens) < max(5, len(pieces) // 20):
+        return pieces
+    result: list[Piece] = []
+    for piece, opening in zip(pieces, opens, strict=True):
+        match = _CITATION.match(text, piece.start, piece.end) if opening and piece.kind == "prose" else None
+        if match and result and result[-1].block == piece.block:
+            result[-1] = replace(result[-1], end=piece.start + len(match[0].rstrip()))
+            piece = replace(piece, start=match.end())
+        result.append(piece)
+    return result
 
 
 def _merge_fragments(text: str, pieces: list[Piece]) -> list[Piece]:
@@ -253,6 +257,6 @@ def _can_join(text: str, first: Piece, second: Piece) -> bool:
     return (
         first.section == second.section
         and "row" not in (first.kind, second.kind)
-        and second.kind != "list"
+        and (second.kind != "list" or (first.kind == "list" and _is_short(text[second.start : second.end])))
         and _fits(text, first.start, second.end)
     )

@@ -40,14 +40,14 @@ _CAPTION = re.compile(
     r"^(?:fig(?:ure|\.)?|table|plate|exhibit|listing|algorithm)\s*[\dIVX.]+\s*[.:|–—-]", re.IGNORECASE
 )
 _REFERENCE = re.compile(
-    r"^\[?\d{1,3}[\].]\s.*\b(?:19|20)\d\d\b|^[A-Z][\w'’-]+,\s(?:[A-Z]\.\s?)+.*\b(?:19|20)\d\d\b|\bdoi:|\barxiv:\d|\bpp?\.\s\d+"
-    r"|\bIn (?:Proceedings|Advances|Findings)\b",
+    r"^\[?\d{1,3}[\].]\s.*\b(?:19|20)\d\d\b|^[A-Z][\w'’-]+,\s(?:[A-Z]\.\s?)+.*\b(?:19|20)\d\d\b"
+    r"|\bdoi:|\barxiv:\d|\bpp?\.\s\d+|\bIn (?:Proceedings|Advances|Findings)\b"
 )
 _QUOTED = re.compile(r"[\"“][^\"“”]*[\"”]")
 _TRANSITION = re.compile(
-    r"^(?:see|cf\.|as (?:shown|seen|described|discussed|noted) (?:in|above|below)|(?:the|this|these) (?:following|next|section|"
-    r"chapter|paragraph|figure|table)s?\b|we (?:now|next|then) (?:turn|describe|discuss|present)|in (?:this|the (?:next|following)) "
-    r"(?:section|chapter))",
+    r"^(?:see|cf\.|as (?:shown|seen|described|discussed|noted) (?:in|above|below)"
+    r"|(?:the|this|these) (?:following|next|section|chapter|paragraph|figure|table)s?\b"
+    r"|we (?:now|next|then) (?:turn|describe|discuss|present)|in (?:this|the (?:next|following)) (?:section|chapter))",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
@@ -70,7 +70,7 @@ def semantic_type(piece: Piece, body: str, names: list[str]) -> str:
     if _COPULA.match(body) and (words[0] not in STOP_WORDS or names or _HAS.search(body)):
         return "entity_attribute"
     dated = bool(YEAR.search(body) or _DATE.search(body))
-    if (names or dated) and CHANGE_VERBS.intersection(words) or (names and dated):
+    if (names and dated) or ((names or dated) and CHANGE_VERBS.intersection(words)):
         return "event_relation"
     if has_quantity(body):
         return "entity_attribute"
@@ -90,7 +90,7 @@ def is_reference(piece: Piece, body: str) -> bool:
 
 def is_answer_bearing(piece: Piece, body: str, names: list[str]) -> bool:
     """Tell whether a piece can carry an answer: not questions, bare headings, header rows, or signposts."""
-    if body.endswith(("?", "？")) or piece.kind == "heading" and not any(c.isdigit() for c in body):
+    if body.endswith(("?", "？")) or (piece.kind == "heading" and not any(c.isdigit() for c in body)):
         return False
     return not (_TRANSITION.match(body) and not names and not YEAR.search(body) and len(body) < 160)
 
@@ -128,9 +128,9 @@ def _is_step(piece: Piece, body: str, words: list[str]) -> bool:
     if not words:
         return False
     numbered = piece.kind == "list" and re.match(r"\(?\d{1,3}[.)]\s", body)
-    imperative = words[0] in STEP_VERBS and body[:1].isupper()
+    imperative = words[0] in STEP_VERBS and bool(re.match(r"[A-Z][a-z]+ [a-z]", body))
     if numbered:
-        return words[0] in STEP_VERBS or words[0] in STEP_OPENERS or len(words) > 3 and not is_reference(piece, body)
+        return words[0] in STEP_VERBS or words[0] in STEP_OPENERS or (len(words) > 3 and not is_reference(piece, body))
     return imperative or (words[0] in STEP_OPENERS and len(words) > 1 and words[1] in STEP_VERBS)
 
 

@@ -12,6 +12,9 @@ from models.atomizer.blocks import split_blocks
 
 CHARS_PER_TOKEN = 4
 
+_SPACE = re.compile(r"\s")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
 
 def locate_span(text: str, span: str, *, start: int = 0) -> tuple[int, int] | None:
     """Return the half-open range of `span` in `text`, or None.
@@ -52,8 +55,9 @@ def split_sentences(text: str, start: int, end: int, language: str) -> list[tupl
     """Return the ranges of the sentences within one block of a text."""
     from sentencex import segment
 
-    # A line break inside a block is only layout; a blank of the same width keeps the offsets.
-    block = re.sub(r"\s", " ", text[start:end])
+    # A line break inside a block is only layout, and half a surrogate pair cannot be encoded; stand-ins
+    # of the same width keep the offsets.
+    block = _SURROGATE.sub("\ufffd", _SPACE.sub(" ", text[start:end]))
     ranges = []
     offset = 0
     for sentence in segment(language, block):
