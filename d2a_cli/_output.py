@@ -109,11 +109,12 @@ class _NoteHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(Exception):
-            note(f"{record.levelname.lower()}: {record.getMessage()}")
+            prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+            note(prefix + record.getMessage())
 
 
 def route_logs(*, debug: bool) -> None:
-    """Show warnings of our own packages as lines; keep those of libraries quiet unless `debug`."""
+    """Show what our own packages report as lines; keep libraries quiet unless `debug`."""
     root = logging.getLogger()
     handler = _NoteHandler()
     if debug:
@@ -125,5 +126,5 @@ def route_logs(*, debug: bool) -> None:
     for name in ("models", "training", "d2a_cli"):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(logging.INFO)
         logger.propagate = False

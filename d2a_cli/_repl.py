@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from d2a_cli import _answers, _errors, _output, _settings
+from d2a_cli import _answers, _errors, _output
 from d2a_cli.commands.docs import show_documents
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def prompt_reader() -> Callable[[], str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory
 
-    path = _settings.user_data() / "history"
+    from models.checkpoint import data_root
+
+    path = data_root() / "history"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)
     session: PromptSession[str] = PromptSession("d2a> ", history=FileHistory(str(path)))

@@ -26,7 +26,7 @@ FILE_NAME = "config.toml"
 USER_ONLY = ("atomizer.base_url", "atomizer.api_key_env")
 # Names by which people look for a key; only for hints.
 _ALIASES = {"model": "preset", "attn": "attention", "atomizer": "atomizer.backend", "k": "top_k"}
-_ENVIRONMENT_ONLY = ("D2A_DEBUG", "D2A_CACHE")
+_ENVIRONMENT_ONLY = ("D2A_DEBUG", "D2A_CACHE", "D2A_DATA")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +85,6 @@ def user_file() -> Path:
     return Path(platformdirs.user_config_dir("d2a", appauthor=False)) / FILE_NAME
 
 
-def user_data() -> Path:
-    """Return the folder of the user's banks and command history."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("d2a", appauthor=False))
-
-
 def project_folder(start: Path | None = None) -> Path | None:
     """Return the nearest folder at or above `start` (the working directory) that holds a `.d2a` folder."""
     here = Path.cwd() if start is None else start
@@ -129,10 +122,11 @@ def load(flags: Mapping[str, Any] | None = None) -> Settings:
 
 
 def _defaults(project: Path | None) -> dict[str, Setting]:
+    from models.checkpoint import data_root
     from models.weights import cache_root
 
     values = {key: kind.default for key, kind in KEYS.items()}
-    values["bank"] = project.parent / "bank" if project else user_data() / "bank"
+    values["bank"] = project.parent / "bank" if project else data_root() / "bank"
     values["atomizer.cache_dir"] = cache_root() / "atomizer"
     return {key: Setting(value=value, origin="default") for key, value in values.items()}
 

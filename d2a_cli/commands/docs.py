@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
@@ -53,7 +54,9 @@ def forget(doc: Reference, yes: _options.Yes = False, json: _options.Json = Fals
     document = memory.document(doc)
     if not yes:
         if not _output.can_prompt():
-            raise _errors.UsageError("forget needs your consent", hint=f"Add --yes: d2a docs forget {doc} --yes")
+            raise _errors.UsageError(
+                "forget needs your consent", hint=f"Add --yes: d2a docs forget {shlex.quote(doc)} --yes"
+            )
         title = _output.sanitize(document.title, one_line=True)
         if not typer.confirm(f"Forget {title} ({document.num_atoms} atoms)?", err=True):
             raise typer.Exit(_errors.EXIT_ERROR)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -175,11 +176,14 @@ def _bank(memory: DocumentMemory) -> Iterator[Check]:
     size = f"{status.num_documents} documents, {status.num_atoms} atoms, {status.bank_bytes / 1e6:.1f} MB"
     yield Check(level="ok", name="bank", message=f"{status.bank}: {size}")
     for document in memory.documents():
+        is_stored = document.status in ("ok", "partial")
         if document.status != "ok":
             message = f"{document.title} is {document.status}" + (f": {document.reason}" if document.reason else "")
             source = document.sources[0] if document.sources else "FILE"
-            yield Check(level="warn", name="document", message=message, next_step=f"Retry: d2a ingest {source}")
-        num_stored = len(memory.atoms(document.document_id))
-        if num_stored != document.num_atoms and document.status in ("ok", "partial"):
+            yield Check(
+                level="warn", name="document", message=message, next_step=f"Retry: d2a ingest {shlex.quote(source)}"
+            )
+        num_stored = len(memory.atoms(document.document_id)) if is_stored else document.num_atoms
+        if num_stored != document.num_atoms:
             message = f"{document.title} has {num_stored} of {document.num_atoms} atoms"
             yield Check(level="fail", name="document", message=message, next_step="Run: d2a ingest --rebuild")

@@ -64,7 +64,11 @@ def test_documents_that_are_not_whole_are_named(d2a: Run, memory: Any, fake: Mod
     memory.stored = [fake.document(status="partial", reason="window 3 failed", title="a")]
     result = d2a("doctor")
     assert result.exit_code == 0
-    assert "warn  document    a is partial: window 3 failed. Retry: d2a ingest /docs/" in result.stdout
+    assert "warn  document    a is partial: window 3 failed. Retry: d2a ingest '/docs/" in result.stdout
+    memory.stored = [
+        fake.document(status="failed", reason="it is empty", num_atoms=0, sources=("b.pdf",), title="b.pdf")
+    ]
+    assert "b.pdf is failed: it is empty. Retry: d2a ingest b.pdf" in d2a("doctor").stdout
     memory.stored = [fake.document(num_atoms=5, title="a")]
     result = d2a("doctor")
     assert result.exit_code == 1

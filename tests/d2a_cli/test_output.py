@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import os
+import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -95,11 +99,25 @@ def test_lone_surrogates_do_not_end_the_output() -> None:
     assert stream.buffer.getvalue() == b"caf\\udce9 \xe2\x89\xa4\n"
 
 
+def test_our_logs_are_lines_on_stderr_and_those_of_libraries_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    loggers = [logging.getLogger(name) for name in ("", "models", "training", "d2a_cli")]
+    before = [(logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
+    try:
+        with warnings.catch_warnings():
+            _output.route_logs(debug=False)
+            logging.getLogger("models.base").warning("using \x1b[31m%s", "sdpa")
+            logging.getLogger("models.base").info("converting")
+            logging.getLogger("models.base").debug("noise")
+            logging.getLogger("pypdf").error("noise")
+            warnings.warn("noise", stacklevel=1)
+    finally:
+        for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
+            logger.level, logger.propagate, logger.handlers = level, propagate, handlers
+    assert capsys.readouterr().err == "warning: using sdpa\nconverting\n"
+
+
 def test_real_terminal_gets_no_sequence_from_a_document(fake: ModuleType, home: Any) -> None:
     pty = pytest.importorskip("pty")
-    import os
-    import subprocess
-
     main, side = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, fake.__file__, "docs", "list"],
@@ -120,8 +138,6 @@ def test_real_terminal_gets_no_sequence_from_a_document(fake: ModuleType, home: 
 
 
 def _read(descriptor: int) -> bytes:
-    import os
-
     try:
         return os.read(descriptor, 4096)
     except OSError:  # Linux reports the closed side of a pseudo-terminal as an error

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from d2a_cli import _settings
+from models.checkpoint import data_root
 from models.config import AtomizerConfig, MemoryConfig
 from models.errors import ConfigError
 
@@ -34,7 +35,7 @@ def test_defaults_are_those_of_the_configuration() -> None:
     config = _settings.load().memory_config()
     bank, cache = config.bank, config.atomizer.cache_dir
     assert config == MemoryConfig(bank=bank, atomizer=AtomizerConfig(cache_dir=cache))
-    assert bank == _settings.user_data() / "bank"
+    assert bank == data_root() / "bank"
 
 
 def test_each_layer_overrides_the_one_below(monkeypatch: pytest.MonkeyPatch) -> None:
