@@ -1,11 +1,12 @@
 """Bytes to text, in any common encoding.
 
-In this order: byte order mark, the encoding that the file declares, strict UTF-8, detection, Windows-1252.
+In this order: byte order mark, the encoding that the file declares, UTF-8, detection, Windows-1252.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -16,6 +17,7 @@ _MARKS = (
 )
 _DETECT_BYTES = 100_000
 _FALLBACK = "cp1252"
+_MOSTLY = 10
 # Detection confuses short Western texts with encodings that hardly any file uses.
 _RARE = ("mac", "ibm", "cp4", "cp5", "cp8", "cp10", "cp11", "hp-", "kz", "iso-8859-3", "iso-8859-10", "iso-8859-14")
 
@@ -29,23 +31,31 @@ def decode(data: bytes, *, declared: str | None = None) -> tuple[str, list[str]]
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _replace(data, encoding)
-    for encoding in (declared, "utf-8", _detected(data), _FALLBACK):
-        try:
-            return data.decode(encoding or "utf-8"), []
-        except (UnicodeDecodeError, LookupError):
-            continue
+    for encoding in (unmarked_utf16(data), declared, "utf-8"):
+        with contextlib.suppress(UnicodeDecodeError, LookupError):
+            if encoding:
+                return data.decode(encoding), []
     utf8 = _replace(data, "utf-8")
-    western = _replace(data, _FALLBACK)
-    mostly_utf8 = utf8[0].count("\ufffd") <= 0.01 * len(utf8[0]) and any(
-        ord(c) > 0xFF for c in utf8[0].replace("\ufffd", "")
-    )
-    return utf8 if mostly_utf8 else western
+    num_lost = utf8[0].count("\ufffd")
+    if sum(ord(c) > 0x7F for c in utf8[0]) > _MOSTLY * num_lost:
+        return utf8
+    for encoding in (_detected(data), _FALLBACK):
+        with contextlib.suppress(UnicodeDecodeError, LookupError):
+            if encoding:
+                return data.decode(encoding), []
+    return _replace(data, _FALLBACK)
+
+
+def unmarked_utf16(data: bytes) -> str | None:
+    """Return the name of the encoding where every other byte is zero: UTF-16 without a byte order mark."""
+    sample = data[:_DETECT_BYTES]
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if even + odd < 0.2 * len(sample) or max(even, odd) < _MOSTLY * min(even, odd):
+        return None
+    return "utf-16-le" if odd > even else "utf-16-be"
 
 
 def _detected(data: bytes) -> str | None:
-    if zeros := data[:_DETECT_BYTES].count(0):
-        odd = data[1:_DETECT_BYTES:2].count(0)
-        return "utf-16-le" if odd > zeros / 2 else "utf-16-be"
     import chardet
 
     encoding = chardet.detect(data[:_DETECT_BYTES])["encoding"]

@@ -27,6 +27,7 @@ _UNSPACED = re.compile(
 )
 _ALNUM = re.compile(r"[^\W_]")
 _LETTERS = r"[^\W\d_]"
+_HYPHEN_END = re.compile(r"\w-$")
 _BROKEN_WORD = re.compile(rf"(?P<lead>(?:{_LETTERS}+-)*)(?P<head>{_LETTERS}+)-$")
 _WORD_REST = re.compile(rf"{_LETTERS}+")
 _ACROSS_LINES = re.compile(r"\S+-[ \t]*\n\s*\S+")  # halves of broken words are no evidence
@@ -41,6 +42,7 @@ _FULL_LINE = 0.75  # a shorter line, against its neighbours, ends a paragraph
 _BROAD_PAGE = 60  # characters a line
 _HEADING = 0.65
 _DROP_CAP = re.compile(r"(?m)^[ \t]*([B-HJ-NP-Z])[ \t]*\n[ \t]*([^\W\d_A-Z])")
+_PAGE_WORD = re.compile(r"\b(page|pagina|seite|p|of|von|de|sur)\b", re.IGNORECASE)
 _NUM_EDGE_LINES = 2
 _MIN_REPEATS = 4
 _REPEAT_SHARE = 0.4  # left and right pages may carry different headers
@@ -74,7 +76,7 @@ def flow(pages: Sequence[str]) -> list[str]:
         pages: Normalised text of each page, a line of the layout a line.
     """
     lines = _lines(pages)
-    words = Counter(w.lower() for page in pages for w in _WORDS.findall(_ACROSS_LINES.sub(" ", page)))
+    words = Counter(word.lower() for word in _WORDS.findall(_ACROSS_LINES.sub(" ", "\n".join(pages))))
     out: list[list[str]] = [[] for _ in pages]
     for previous, line in zip([None, *lines], lines, strict=False):
         if previous is not None:
@@ -112,7 +114,7 @@ def drop_running_lines(pages: Sequence[str]) -> list[str]:
             keys = running.intersection(_running_keys(lines[at], number))
             if not keys:
                 continue
-            if keys & kept or not re.search(rf"{_LETTERS}{{3}}", re.sub("(?i)page|seite", "", lines[at])):
+            if keys & kept or not re.search(rf"{_LETTERS}{{3}}", _PAGE_WORD.sub("", lines[at])):
                 lines[at] = ""
             kept |= keys
     return ["\n".join(lines) for lines in split]
@@ -129,11 +131,18 @@ def _edges(lines: Sequence[str]) -> list[int]:
 
 
 def _running_keys(line: str, page: int) -> list[str]:
-    """The line itself, and the line with each number in turn written relative to the page."""
+    """The line itself, and the line with its number, if it may be the page's, written relative to the page.
+
+    `Question 5` on the fifth page is content: one word and a number make no header.
+    """
     text = " ".join(line.split())
     keys = [] if text.isdigit() else [text]
-    for match in re.finditer(r"\d{1,4}", text):
-        keys.append(f"{text[: match.start()]}\0{int(match.group()) - page}{text[match.end() :]}")
+    for match in re.finditer(r"(?<!\d)\d{1,4}(?!\d)", text):
+        before, after = text[: match.start()], text[match.end() :]
+        others = _WORD_REST.findall(before + after)
+        at_edge = not _ALNUM.search(before) or not _ALNUM.search(after)
+        if all(map(_PAGE_WORD.fullmatch, others)) or (at_edge and len(others) > 1):
+            keys.append(f"{before}\0{int(match.group()) - page}{after}")
     return keys
 
 
@@ -193,7 +202,9 @@ def _separator(previous: _Line, line: _Line) -> str:
 
 
 def _continues(previous: _Line, line: _Line, *, ended: bool) -> bool:
-    """True where the first letter alone shows that the sentence goes on."""
+    """True where a hyphen or the first letter alone shows that the sentence goes on."""
+    if _HYPHEN_END.search(previous.text) and line.text[0].isalnum() and not line.after_blank:
+        return True
     if not line.text[0].islower() or _NEW_BLOCK.match(line.text):
         return False
     return not ended or (previous.is_full and not line.after_blank and line.page == previous.page)
@@ -216,7 +227,7 @@ def _hyphen(previous: str, following: str, words: Counter[str]) -> tuple[bool, s
     """
     broken, rest = _BROKEN_WORD.search(previous), _WORD_REST.match(following)
     if not broken or not rest:
-        return True, "" if re.search(r"\w-$", previous) and following[0].isalnum() else " "
+        return True, "" if _HYPHEN_END.search(previous) and following[0].isalnum() else " "
     head, tail = broken["head"], rest.group()
     if _CONJUNCTIONS.fullmatch(tail):
         return True, " "
@@ -225,6 +236,6 @@ def _hyphen(previous: str, following: str, words: Counter[str]) -> tuple[bool, s
         return words[hyphenated] > words[joined], ""
     if broken["lead"] or min(len(head), len(tail)) < 2 or not (head[1:] + tail).islower():
         return True, ""
-    is_compound = min(len(head), len(tail)) >= 4 and words[head.lower()] > 0 and words[tail] > 0
+    is_compound = min(len(head), len(tail)) >= 3 and len(joined) >= 8 and words[head.lower()] > 0 and words[tail] > 0
     has_prefix = _HYPHENATED.fullmatch(head.lower()) and not _SUFFIXES.fullmatch(tail)
     return is_compound or bool(has_prefix), ""

@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import PurePath
 
 from models.errors import DocumentError
+from models.readers.encoding import unmarked_utf16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +106,6 @@ def _sniff_zip(data: bytes, name: str) -> Kind:
 
 
 def _is_binary(head: bytes) -> bool:
-    if head.startswith(_UTF16_OR_32_MARKS):
+    if head.startswith(_UTF16_OR_32_MARKS) or unmarked_utf16(head):
         return False
-    zeros = head.count(0)
-    if zeros and max(head[::2].count(0), head[1::2].count(0)) > 0.9 * zeros and zeros > 0.2 * len(head):
-        return False  # UTF-16 without a byte order mark: zeros in every other place
     return len(_CONTROL.findall(head)) > max(8, 0.02 * len(head))

@@ -11,6 +11,7 @@ from models.readers.extract import Extract, Progress
 from models.readers.flow import drop_running_lines, flow
 
 _WRAP_CHARACTERS = range(40, 101)
+_CONTINUED_SHARE = 0.25  # of the lines that begin in the middle of a sentence
 
 
 def extract(data: bytes, *, name: str, password: str | None, on_page: Progress) -> Extract:
@@ -27,12 +28,16 @@ def extract(data: bytes, *, name: str, password: str | None, on_page: Progress) 
 
 def _is_wrapped(pages: Sequence[str]) -> bool:
     """True where lines look cut at a margin, rather than each a paragraph or a record of its own."""
-    lines = [line.rstrip() for page in pages for line in page.split("\n") if line.strip()]
+    lines = [line.strip() for page in pages for line in page.split("\n") if line.strip()]
     if len(lines) < 4:
         return False
     margin = statistics.quantiles(map(len, lines), n=10)[-1]
-    unfinished = sum(line[-1].isalpha() or line[-1] in ",-" for line in lines)
-    return int(margin) in _WRAP_CHARACTERS and max(map(len, lines)) <= 1.5 * margin and unfinished > 0.3 * len(lines)
+    num_continued = sum(line[0].isalpha() and not line[0].isupper() for line in lines)
+    return (
+        int(margin) in _WRAP_CHARACTERS
+        and max(map(len, lines)) <= 1.5 * margin
+        and num_continued > _CONTINUED_SHARE * len(lines)
+    )
 
 
 def _separate(pages: Sequence[str]) -> list[str]:
