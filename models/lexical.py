@@ -1,0 +1,191 @@
+"""Word matching between a question and the atoms: BM25 with scores in [0, 1].
+
+Holds the tokeniser and `LexicalIndex`. It knows no bank and no tensor, and imports neither torch nor
+lancedb. BM25 itself is the package `bm25s`, in its Lucene variant; stems come from `snowballstemmer`,
+pure Python, so that training and use share them on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import bm25s
+
+# Changes whenever a saved index of an older version would answer differently.
+FORMAT_VERSION = 1
+K1 = 1.2
+B = 0.75
+_ROWS_FILE = "rows.json"
+
+# Interrogatives belong here too: a word that no atom knows lowers the normalised score, and "what" or
+# "how" says nothing about the topic. The single letters are what apostrophes leave behind.
+_FUNCTION_WORDS = """
+a about above after again against all also am an and any are aren as at be because been before being below between
+both but by can could couldn d did didn do does doesn doing don down during each few for from further had hadn has
+hasn have haven having he her here hers herself him himself his how i if in into is isn it its itself just ll m me
+might more most must my myself no nor not now of off on once only or other our ours ourselves out over own re s same
+shall she should shouldn so some such t than that the their theirs them themselves then there these they this those
+through to too under until up ve very was wasn we were weren what when where which while who whom whose why will
+with would wouldn you your yours yourself yourselves
+"""
+STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
+_WORD = re.compile(r"\w+")
+# Scripts written without spaces between words: Han, Hiragana, Katakana, and Hangul for its particles.
+_UNSPACED = re.compile(r"([\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]+)")
+
+
+def tokenize(text: str) -> list[str]:
+    """Split text into the terms of the index, repetitions included.
+
+    Words are NFKC-normalised and case-folded, English stop words dropped, and the rest reduced to their
+    Snowball stems: on SQuAD v1.1 dev (10,236 atoms) stems raise the top-1 of a passage from 82.4 to 84.4 %
+    and the top-8 of the whole set from 83.0 to 86.1 %. Runs of Chinese, Japanese and Korean characters give
+    every character and every pair of neighbours, so that a word inside a run is found.
+    """
+    words = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return [_stem(term) for word in words for term in _terms(word) if term not in STOP_WORDS]
+
+
+def _terms(word: str) -> Iterator[str]:
+    for position, piece in enumerate(_UNSPACED.split(word)):
+        if position % 2 == 0:
+            if piece:
+                yield piece
+            continue
+        yield from piece
+        yield from (piece[i : i + 2] for i in range(len(piece) - 1))
+
+
+@lru_cache(maxsize=65536)
+def _stem(word: str) -> str:
+    from snowballstemmer.english_stemmer import EnglishStemmer
+
+    # A stemmer keeps the current word in itself: sharing one would break under threads.
+    return EnglishStemmer().stemWord(word)
+
+
+def cached_index(folder: Path, build: Callable[[], LexicalIndex]) -> LexicalIndex:
+    """Open the index saved in a folder, or build it and try to save it there.
+
+    The folder appears whole or not at all. Where it cannot be written the index is used from memory.
+    """
+    try:
+        return LexicalIndex.load(folder)
+    except (OSError, ValueError, KeyError, EOFError):
+        index = build()
+    temporary = folder.with_name(f"{folder.name}-{secrets.token_hex(4)}.tmp")
+    try:
+        index.save(temporary)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return index
+
+
+class LexicalIndex:
+    """BM25 over a fixed sequence of texts, one row a text.
+
+    The score of a row is its BM25 divided by the largest value that any text could reach for the query:
+
+        lexical(q, d) = sum_t idf(t) tf / (tf + k1 (1 - b + b |d| / avgdl))  /  sum_t idf(t),   t in unique(q)
+        idf(t) = ln(1 + (N - df + 1/2) / (df + 1/2))
+
+    Terms that occur in no text stay in the denominator with df = 0, so unknown words lower every score.
+    """
+
+    def __init__(self, bm25: bm25s.BM25 | None, *, num_rows: int, uids: Sequence[str] = ()) -> None:
+        self._bm25 = bm25
+        self.num_rows = num_rows
+        self.uids = tuple(uids)
+
+    @classmethod
+    def build(cls, texts: Sequence[str], *, uids: Sequence[str] = ()) -> LexicalIndex:
+        """Index texts in their order.
+
+        Args:
+            texts: What is searched; row i is texts[i].
+            uids: Names of the rows, as many as texts, where the caller needs to map rows back.
+        """
+        import bm25s
+
+        assert not uids or len(uids) == len(texts), f"{len(uids)} uids for {len(texts)} texts"
+        vocabulary: dict[str, int] = {}
+        rows = [[vocabulary.setdefault(term, len(vocabulary)) for term in tokenize(text)] for text in texts]
+        if not vocabulary:
+            return cls(None, num_rows=len(texts), uids=uids)
+        bm25 = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
+        bm25.index((rows, vocabulary), create_empty_token=False, show_progress=False)
+        return cls(bm25, num_rows=len(texts), uids=uids)
+
+    def save(self, folder: Path) -> None:
+        """Write the index into a folder, which is created."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._bm25 is not None:
+            self._bm25.save(folder, show_progress=False)
+        rows = {"num_rows": self.num_rows, "empty": self._bm25 is None, "uids": self.uids}
+        (folder / _ROWS_FILE).write_text(json.dumps(rows), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, *, mmap: bool = True) -> LexicalIndex:
+        """Open a saved index; with `mmap` the postings stay on disk until a query touches them."""
+        rows = json.loads((folder / _ROWS_FILE).read_text(encoding="utf-8"))
+        bm25 = None
+        if not rows["empty"]:
+            import bm25s
+
+            bm25 = bm25s.BM25.load(folder, mmap=mmap, show_progress=False)
+        return cls(bm25, num_rows=rows["num_rows"], uids=rows["uids"])
+
+    def top(self, query: str, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the best rows for a query.
+
+        Returns:
+            Rows (int64) and their normalised scores (float32), best first, ties by row; only positive scores,
+            so there may be fewer than `limit`.
+        """
+        scores = self.all_scores(query)
+        rows = np.flatnonzero(scores > 0)
+        best = rows[np.argsort(-scores[rows], kind="stable")[:limit]]
+        return best, scores[best]
+
+    def scores(self, query: str, rows: np.ndarray) -> np.ndarray:
+        """Return the normalised scores, in [0, 1] and float32, of the given rows in their order."""
+        return self.all_scores(query)[np.asarray(rows, dtype=np.int64)]
+
+    def rows_of(self, uids: Sequence[str]) -> np.ndarray:
+        """Return the row (int64) of each uid; a KeyError for one that the index does not hold."""
+        return np.array([self._row_by_uid[uid] for uid in uids], dtype=np.int64)
+
+    @cached_property
+    def _row_by_uid(self) -> dict[str, int]:
+        return {uid: row for row, uid in enumerate(self.uids)}
+
+    @cached_property
+    def _idf(self) -> np.ndarray:
+        assert self._bm25 is not None
+        # A column of the postings holds each text once, so its length is the document frequency.
+        return self._idf_of(np.diff(self._bm25.scores["indptr"]))
+
+    def _idf_of(self, document_frequency: np.ndarray | int) -> np.ndarray:
+        return np.log1p((self.num_rows - document_frequency + 0.5) / (np.asarray(document_frequency) + 0.5))
+
+    def all_scores(self, query: str) -> np.ndarray:
+        terms = list(dict.fromkeys(tokenize(query)))
+        known = self._bm25.get_tokens_ids(terms) if self._bm25 is not None else []
+        if not known:
+            return np.zeros(self.num_rows, dtype=np.float32)
+        upper_bound = self._idf[known].sum() + (len(terms) - len(known)) * self._idf_of(0)
+        raw = self._bm25.get_scores_from_ids(known)
+        return np.clip(raw / upper_bound, 0.0, 1.0).astype(np.float32)

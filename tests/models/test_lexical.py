@@ -1,0 +1,131 @@
+"""Lexical scores: hand-computed values, tokens of several scripts, and a save that answers the same."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.lexical import LexicalIndex, cached_index, tokenize
+
+TEXTS = ["red fox", "red red dog house"]
+
+
+def test_scores_equal_the_formula():
+    index = LexicalIndex.build(TEXTS)
+    # N = 2, avgdl = 3. idf(red) = ln(1 + 0.5 / 2.5) = 0.182322, idf(fox) = ln(1 + 1.5 / 1.5) = 0.693147,
+    # idf(blimp), df 0, = ln(1 + 2.5 / 0.5) = 1.791759; they sum to 2.667228.
+    # Row 0, length 2: tf / (tf + 1.2 (0.25 + 0.75 * 2/3)) = 1 / 1.9 for both words,
+    #   (0.182322 + 0.693147) / 1.9 / 2.667228 = 0.172753.
+    # Row 1, length 4: red 2 / (2 + 1.2 (0.25 + 0.75 * 4/3)) = 2 / 3.5, 0.182322 * 2 / 3.5 / 2.667228 = 0.039061.
+    np.testing.assert_allclose(index.scores("Red fox, blimp?", np.array([1, 0])), [0.039061, 0.172753], atol=1e-6)
+    rows, scores = index.top("the red red fox blimp", 5)
+    assert (rows.tolist(), rows.dtype, scores.dtype) == ([0, 1], np.int64, np.float32)
+    np.testing.assert_allclose(scores, [0.172753, 0.039061], atol=1e-6)
+
+
+def test_a_word_that_no_text_knows_lowers_the_score():
+    index = LexicalIndex.build(TEXTS)
+    known, diluted = index.scores("fox", np.array([0]))[0], index.scores("fox blimp", np.array([0]))[0]
+    # 0.693147 / (0.693147 + 1.791759) = 0.278943 of the undiluted score is left.
+    assert diluted / known == pytest.approx(0.278943, abs=1e-5)
+
+
+def test_scores_stay_below_one_even_for_a_text_of_repetitions():
+    index = LexicalIndex.build(["fox " * 500, "dog", "cat"])
+    # 500 / (500 + 1.2 (0.25 + 0.75 * 500 / (502 / 3))) = 0.99406
+    assert index.scores("fox", np.array([0]))[0] == pytest.approx(0.99406, abs=1e-5)
+    assert index.scores("fox", np.array([1, 2])).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("query", ["", "  ?!", "what is the", "blimp"])
+def test_a_query_without_known_words_scores_zero(query):
+    index = LexicalIndex.build(TEXTS)
+    assert index.scores(query, np.array([0, 1])).tolist() == [0.0, 0.0]
+    assert [part.size for part in index.top(query, 3)] == [0, 0]
+
+
+@pytest.mark.parametrize("texts", [[], ["", "the"]])
+def test_an_index_without_words_scores_zero_and_can_be_saved(tmp_path, texts):
+    LexicalIndex.build(texts).save(tmp_path / "index")
+    index = LexicalIndex.load(tmp_path / "index")
+    assert (index.num_rows, index.scores("fox", np.arange(len(texts))).tolist()) == (len(texts), [0.0] * len(texts))
+    assert index.top("fox", 3)[0].size == 0
+
+
+def test_only_positive_scores_are_returned_and_ties_go_by_row():
+    rows, scores = LexicalIndex.build(["fox a1", "dog a2", "fox a3", "fox a4"]).top("fox", 2)
+    assert rows.tolist() == [0, 2]
+    assert scores[0] == scores[1] > 0
+
+
+@pytest.mark.parametrize(("query", "row"), [("学习", 0), ("テキスト", 1), ("日本", 1), ("모델", 2)])
+def test_a_word_inside_a_run_without_spaces_is_found(query, row):
+    index = LexicalIndex.build(["机器学习模型", "日本語のテキスト", "언어모델을", "an English text"])
+    assert index.top(query, 1)[0].tolist() == [row]
+
+
+def test_tokens_are_normalised_stemmed_and_free_of_stop_words():
+    assert tokenize("The ＡＢＣ generations weren't Straße-like; the eﬃcient generation is") == [
+        "abc",
+        "generat",
+        "strass",
+        "like",
+        "effici",
+        "generat",
+    ]
+    assert tokenize("x学习y") == ["x", "学", "习", "学习", "y"]
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_saved_index_answers_the_same(tmp_path, mmap):
+    index = LexicalIndex.build(TEXTS, uids=["a-000000", "b-000000"])
+    index.save(tmp_path / "index é")
+    loaded = LexicalIndex.load(tmp_path / "index é", mmap=mmap)
+    rows = np.array([0, 1])
+    np.testing.assert_array_equal(loaded.scores("red fox blimp", rows), index.scores("red fox blimp", rows))
+    assert (loaded.uids, loaded.rows_of(["b-000000", "a-000000"]).tolist()) == (("a-000000", "b-000000"), [1, 0])
+
+
+def test_a_cached_index_is_built_once_and_again_when_it_is_damaged(tmp_path):
+    built = []
+
+    def build() -> LexicalIndex:
+        built.append(1)
+        return LexicalIndex.build(TEXTS)
+
+    folder = tmp_path / "cache" / "index"
+    for _ in range(2):
+        assert cached_index(folder, build).top("fox", 1)[0].tolist() == [0]
+    assert len(built) == 1
+    (folder / "data.csc.index.npy").write_bytes(b"")
+    assert cached_index(folder, build).top("fox", 1)[0].tolist() == [0]
+    assert cached_index(folder, build).top("fox", 1)[0].tolist() == [0]
+    assert (len(built), [p.name for p in folder.parent.iterdir()]) == (2, ["index"])
+
+
+def test_every_score_equals_a_direct_computation_on_random_texts():
+    rng = np.random.default_rng(0)
+    texts = [[f"w{n}" for n in rng.zipf(1.5, size=rng.integers(1, 30)) if n < 50] or ["w1"] for _ in range(40)]
+    index = LexicalIndex.build([" ".join(words) for words in texts])
+    mean = sum(map(len, texts)) / 40
+    for query in (["w1", "w3", "w7"], ["w2", "w9", "zzz"]):
+        idf = {t: math.log(1 + (40 - df + 0.5) / (df + 0.5)) for t in query for df in [sum(t in d for d in texts)]}
+        expected = [
+            sum(idf[t] * d.count(t) / (d.count(t) + 1.2 * (0.25 + 0.75 * len(d) / mean)) for t in query)
+            / sum(idf.values())
+            for d in texts
+        ]
+        np.testing.assert_allclose(index.scores(" ".join(query), np.arange(40)), expected, atol=1e-6)
+
+
+def test_importing_it_loads_neither_torch_nor_lancedb():
+    code = (
+        "import sys; from models.lexical import LexicalIndex; LexicalIndex.build(['a fox']).top('fox', 1);"
+        "print([m for m in ('torch', 'lancedb', 'pyarrow') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
