@@ -28,10 +28,11 @@ class Archive:
             self._zip = zipfile.ZipFile(BytesIO(data))
         except (zipfile.BadZipFile, ValueError, OSError) as e:
             raise self.damaged() from e
-        self._members = {member.casefold(): member for member in self._zip.namelist()}
+        self.members = self._zip.namelist()
+        self._by_folded = {member.casefold(): member for member in self.members}
 
     def __contains__(self, member: str) -> bool:
-        return member.casefold() in self._members
+        return member.casefold() in self._by_folded
 
     def read(self, member: str) -> bytes:
         """Return the bytes of `member`, whose name is compared without case.
@@ -41,7 +42,7 @@ class Archive:
         """
         if member not in self:
             raise self.damaged(f"{member} is missing")
-        info = self._zip.getinfo(self._members[member.casefold()])
+        info = self._zip.getinfo(self._by_folded[member.casefold()])
         if info.file_size > _MAX_MEMBER_BYTES:
             raise DocumentError(
                 f"{self.name}: {member} unpacks to {info.file_size:,} bytes, more than {_MAX_MEMBER_BYTES:,}",

@@ -18,7 +18,7 @@ _MAIN = "word/document.xml"
 _NOTES = {"footnoteReference": "footnotes", "endnoteReference": "endnotes", "commentReference": "comments"}
 _NOTE_NAMES = {"footnotes": "Footnote", "endnotes": "Endnote", "comments": "Comment"}
 _NOTE_ELEMENTS = ("footnote", "endnote", "comment")
-_DELETED = ("del", "moveFrom", "rPr", "pPr", "sectPr", "instrText", "delText")
+_DELETED = ("del", "moveFrom", "rPr", "pPr", "sectPr", "instrText", "delText", "rt")
 _CHARACTERS = {"tab": " ", "ptab": " ", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING = re.compile(r"(?:heading|title)\s*(\d?)", re.I)
 
@@ -31,8 +31,9 @@ def extract(data: bytes, *, name: str, password: str | None, on_page: Progress) 
     """
     archive = Archive(data, name=name)
     reader = _Reader(archive)
-    blocks = list(reader.blocks(archive.xml(_main_part(archive))))
-    blocks += reader.unreferenced_notes()
+    blocks = _edge_parts(archive, reader, "header")
+    blocks += reader.blocks(archive.xml(_main_part(archive)))
+    blocks += reader.unreferenced_notes() + _edge_parts(archive, reader, "footer")
     raw = "".join(blocks)
     on_page(1, 1)
     return Extract(pages=[tidy(normalise(raw))], titles=[_core_title(archive)], warnings=damage([raw]))
@@ -86,8 +87,8 @@ class _Reader:
         yield from attached
 
     def _table(self, table: Element) -> Iterator[str]:
-        for row in (e for e in table.iter() if local_name(e) == "tr"):
-            cells = [squash(" ".join(self.blocks(cell))) for cell in _cells(row)]
+        for row in _children(table, "tr"):
+            cells = [squash(" ".join(self.blocks(cell))) for cell in _children(row, "tc")]
             if any(cells):
                 yield " | ".join(filter(None, cells)) + "\n"
         yield "\n"
@@ -107,14 +108,18 @@ class _Reader:
         return "- " if self._is_item(paragraph) else ""
 
     def _is_item(self, paragraph: Element) -> bool:
-        is_list = any(local_name(e) == "numPr" for e in paragraph.iter()) or self._style(paragraph).lower().startswith(
-            "list"
-        )
-        return is_list and not _HEADING.match(self._style(paragraph))
+        style = self._style(paragraph)
+        is_numbered = any(local_name(e) == "numPr" for e in _properties(paragraph, "pPr"))
+        return (is_numbered or style.lower().startswith("list")) and not _HEADING.match(style)
 
     def _style(self, paragraph: Element) -> str:
-        styles = [attribute(e, "val") or "" for e in paragraph.iter() if local_name(e) == "pStyle"]
-        return self._styles.get(styles[0], styles[0]) if styles else ""
+        ids = [attribute(e, "val") or "" for e in _properties(paragraph, "pPr") if local_name(e) == "pStyle"]
+        return self._styles.get(ids[0], ids[0]) if ids else ""
+
+
+def _properties(element: Element, name: str) -> list[Element]:
+    """The properties of a paragraph or a run itself, not of what a text box inside it holds."""
+    return [e for child in element if local_name(child) == name for e in child]
 
 
 def _inline(element: Element) -> Iterator[Element]:
@@ -146,16 +151,17 @@ def _run(run: Element) -> str:
         elif tag in _CHARACTERS:
             parts.append(_CHARACTERS[tag])
     text = "".join(parts)
-    raised = any(local_name(e) == "vertAlign" and attribute(e, "val") == "superscript" for e in run.iter())
+    raised = any(attribute(e, "val") == "superscript" for e in _properties(run, "rPr") if local_name(e) == "vertAlign")
     return superscript(text) if raised else text
 
 
-def _cells(row: Element) -> Iterator[Element]:
-    for child in row:
-        if local_name(child) == "tc":
+def _children(parent: Element, name: str) -> Iterator[Element]:
+    """Yield the rows of a table or the cells of a row, also those in content controls, not those of inner tables."""
+    for child in parent:
+        if local_name(child) == name:
             yield child
         elif local_name(child) in ("sdt", "sdtContent", "customXml", "ins"):
-            yield from _cells(child)
+            yield from _children(child, name)
 
 
 def _main_part(archive: Archive) -> str:
@@ -187,6 +193,13 @@ def _note_elements(archive: Archive, part: str) -> dict[str, Element]:
         return {}
     notes = (e for e in archive.xml(member) if local_name(e) in _NOTE_ELEMENTS and attribute(e, "type") is None)
     return {attribute(note, "id") or "": note for note in notes}
+
+
+def _edge_parts(archive: Archive, reader: _Reader, kind: str) -> list[str]:
+    """The distinct page headers or footers that hold words: a letterhead is nowhere else."""
+    members = sorted(m for m in archive.members if re.fullmatch(rf"word/{kind}\d*\.xml", m))
+    texts = dict.fromkeys(squash(" ".join(reader.blocks(archive.xml(member)))) for member in members)
+    return [f"\n{kind.capitalize()}: {text}\n\n" for text in texts if re.search(r"[^\W\d_]{3}", text)]
 
 
 def _core_title(archive: Archive) -> str | None:

@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]]*$")
+# A reference in superscript may follow the full stop: `is well known. 12,13`.
+_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]]*(\s\d{1,3}([,–-]\d{1,3})*)?$")
 _BLOCK_END = re.compile(r"[.!?…:;。！？：；][\"'”’»)\]]*$")
 _NEW_BLOCK = re.compile(
     r"[•●○▪■‣◦·∙*–—-]\s"  # bullets

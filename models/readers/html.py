@@ -33,13 +33,17 @@ _LINES = re.compile("li|dt|dd|tr|br|option|legend")
 _REFERENCE_MARK = re.compile(r"\[\s*(\w{1,4}|note \d+|citation needed|update)\s*\]", re.I)
 _CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.I)
 _EMPTY_ITEM = re.compile(r"^-[ \t]*\n(?=\n|- |\Z)|^-[ \t]*\Z", re.MULTILINE)
+# In XHTML these may be empty; an HTML parser would take the rest of the page for their content.
+_XHTML = "http://www.w3.org/1999/xhtml"
+_SELF_CLOSED = re.compile(r"<(a|b|div|em|i|iframe|li|p|script|span|strong|style|td|textarea|th|title)(\s[^<>]*)?/>")
+_HEAD_CHARACTERS = 4096
 _MAIN_SHARE = 0.5
 _LONG_CELL_CHARACTERS = 600
 
 
 def extract(data: bytes, *, name: str, password: str | None, on_page: Progress) -> Extract:
     """Read an HTML page; `name` and `password` are not needed."""
-    declared = _CHARSET.search(data[:4096])
+    declared = _CHARSET.search(data[:_HEAD_CHARACTERS])
     raw, warnings = decode(data, declared=declared[1].decode("ascii", "ignore") if declared else None)
     text, title = render(raw)
     on_page(1, 1)
@@ -54,6 +58,8 @@ def render(html: str) -> tuple[str, str | None]:
     """
     from selectolax.lexbor import LexborHTMLParser
 
+    if _XHTML in html[:_HEAD_CHARACTERS]:
+        html = _SELF_CLOSED.sub(r"<\1\2></\1>", html)
     tree = LexborHTMLParser(html.replace("\0", ""))
     if tree.body is None:
         return "", None

@@ -43,7 +43,7 @@ def load(source: str, *, stdin: bytes | None = None) -> bytes:
             raise DocumentError("standard input: is empty", hint="Pipe a document into the command")
         return data
     try:
-        data = Path(source).expanduser().read_bytes()
+        data = Path(source).read_bytes()
     except FileNotFoundError as e:
         raise DocumentError(f"{source}: does not exist", hint="Check the path") from e
     except IsADirectoryError as e:
@@ -68,6 +68,7 @@ def _standard_input() -> bytes:
 
 
 def _expand(path: str) -> Iterator[str]:
+    path = os.path.expanduser(path)
     if path == STDIN or os.path.isfile(path):
         yield path
     elif os.path.isdir(path):

@@ -72,6 +72,23 @@ def test_a_text_box_is_read_once(make_docx: Make, write: Write) -> None:
     assert read(write("a.docx", make_docx(body))).text == "See the box.\n\nDanger: 400 volts"
 
 
+def test_the_style_of_a_text_box_is_not_that_of_the_paragraph_around_it(make_docx: Make, write: Write) -> None:
+    box = f"<w:txbxContent>{_p('Boxed', '<w:numPr/>')}</w:txbxContent>"
+    body = f"<w:p><w:r><w:t>Plain words.</w:t><w:pict>{box}</w:pict></w:r></w:p>"
+    assert read(write("a.docx", make_docx(body))).text == "Plain words.\n\n- Boxed"
+
+
+def test_a_table_inside_a_cell_is_read_once(make_docx: Make, write: Write) -> None:
+    inner = f"<w:tbl><w:tr><w:tc>{_p('inner')}</w:tc></w:tr></w:tbl>"
+    body = f"<w:tbl><w:tr><w:tc>{_p('outer')}</w:tc><w:tc>{inner}</w:tc></w:tr></w:tbl>"
+    assert read(write("a.docx", make_docx(body))).text == "outer | inner"
+
+
+def test_letterheads_are_read_and_bare_page_numbers_are_not(make_docx: Make, write: Write) -> None:
+    text = read(write("a.docx", make_docx(_p("Dear Sir,"), header1=_p("Baker and Sons"), footer1=_p("3")))).text
+    assert text == "Header: Baker and Sons\n\nDear Sir,"
+
+
 def test_tracked_insertions_count_and_deletions_do_not(make_docx: Make, write: Write) -> None:
     body = (
         "<w:p><w:r><w:t>The fee is </w:t></w:r><w:del><w:r><w:delText>30</w:delText></w:r></w:del>"

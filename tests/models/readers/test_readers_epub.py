@@ -29,7 +29,7 @@ def _package(*files: str) -> str:
     )
 
 
-def _book(*files: str, **members: str) -> dict[str, str]:
+def _book(*files: str) -> dict[str, str]:
     return {
         "mimetype": "application/epub+zip",
         "META-INF/container.xml": _CONTAINER,
@@ -49,6 +49,14 @@ def test_each_item_of_the_reading_order_is_a_page(make_zip: Make, write: Write) 
     assert pages == ["# First\n\nSnow.\n\n", "# Second\n\nThaw."]
     assert document.title == "Two Winters"
     assert seen == [(1, 2), (2, 2)]
+
+
+def test_empty_elements_of_xhtml_swallow_no_text(make_zip: Make, write: Write) -> None:
+    page = (
+        '<html xmlns="http://www.w3.org/1999/xhtml"><head><title/><script src="x.js"/></head>'
+        '<body><p><a id="p1"/>Still <span/>here.</p></body></html>'
+    )
+    assert read(write("a.epub", make_zip(_book("one.xhtml") | {"OEBPS/one.xhtml": page}))).text == "Still here."
 
 
 def test_a_missing_chapter_is_named_and_the_others_are_kept(make_zip: Make, write: Write) -> None:

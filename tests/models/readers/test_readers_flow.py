@@ -37,6 +37,16 @@ def test_a_heading_stands_by_itself() -> None:
     assert "\n2.1 Materials\n\nSamples were" in _flow(text)
 
 
+def test_a_heading_after_a_raised_reference_stands_by_itself() -> None:
+    text = (
+        "the tool allows a comparison of different methods of explanation and it\n"
+        "is used for the prediction of molecular properties in many groups now. 84\n"
+        "Surrogate models\n"
+        "One approach to explain such predictions is to fit an interpretable model."
+    )
+    assert "\n\nSurrogate models\n\nOne approach" in _flow(text)
+
+
 def test_lines_of_a_receipt_stay_apart() -> None:
     lines = ["Corner Shop", "12 Mill Lane", "Bread $3.20", "Butter $4.10", "Total $7.30"]
     assert _flow("\n".join(lines)).split("\n") == lines
