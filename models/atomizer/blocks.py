@@ -5,8 +5,6 @@ about file formats: what readers leave in the text (Markdown marks, bullets, tab
 numbering) is all it goes by. In doubt a line is prose, because prose is never left out of an atom.
 """
 
-# ruff: noqa: RUF001 - dashes, quotes and full-width marks are what these patterns look for
-
 from __future__ import annotations
 
 import re

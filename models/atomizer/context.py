@@ -1,18 +1,18 @@
 """What an atom says on its own: the words of its sentence behind as little context as it needs.
 
-Holds the making of `content` and `retrieval_text`. A sentence stays as it was written; only white space
-and broken words at line ends are mended, and a short prefix names the subject where the sentence does not.
+Holds the making of `content` and `retrieval_text`. A sentence stays as it was written, on one line; a short
+prefix names the subject where the sentence does not.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 
 from models.atomizer.entities import begins_with_pronoun, entities, key, subject
 from models.atomizer.lexicon import STOP_WORDS
 from models.atomizer.outline import clean_heading
-from models.atomizer.segment import Piece, cells, num_tokens
+from models.atomizer.segment import Piece, cells
+from models.atomizer.spans import num_tokens
 
 MAX_CONTENT_TOKENS = 100
 _MAX_TITLE_CHARS = 60
@@ -22,7 +22,7 @@ _MAX_ANTECEDENT_WORDS = 5
 _WORD = re.compile(r"[^\W_]+")
 _DIGITS = re.compile(r"\d")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u200b\u2028\u2029\ud800-\udfff\ufeff]")
-_BROKEN_WORD = re.compile(r"(?<=[^\W\d_])-[ \t]*\n[ \t]*(?=[^\W\d_A-Z])")
+_FILE_SUFFIX = re.compile(r"\.(?:pdf|docx?|html?|epub|md|markdown|txt|csv|tsv|json)$", re.IGNORECASE)
 _BULLET = re.compile(r"^(?:[-*+•‣◦▪●·]|\(?[a-z]\))\s+")
 _ITEM_BREAK = re.compile(r"\n\s*[-*+•‣◦▪●·]\s+")
 _QUOTE_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
@@ -30,32 +30,28 @@ _QUOTE_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
 
 def clean_title(title: str) -> str:
     """Return a title fit to stand before a sentence, or nothing: no file names, codes, or long lines."""
-    text = clean_heading(" ".join(w for w in title.replace("_", " ").split() if len(_DIGITS.findall(w)) < 5))
-    if re.search(r"\.[a-z0-9]{2,5}$", text, re.IGNORECASE):
-        text = PurePath(text).stem
-    words = _WORD.findall(text)
-    letters = sum(c.isalpha() for c in text)
-    if not 0 < len(text) <= _MAX_TITLE_CHARS or 2 * letters < len(text) or not any(len(w) > 2 for w in words):
+    words = title.replace("_", " ").split()
+    plain = [w for w in words if len(_DIGITS.findall(w)) < 5]
+    text = _FILE_SUFFIX.sub("", clean_heading(" ".join(plain)))
+    if not 0 < len(text) <= _MAX_TITLE_CHARS or text.lower().startswith(("untitled", "microsoft word")):
         return ""
-    return "" if text.lower().startswith(("untitled", "microsoft word")) else text
+    is_rest_of_code = len(plain) < 2 and len(plain) < len(words)
+    is_wordy = 2 * sum(c.isalpha() for c in text) >= len(text)
+    names_something = any(len(w) > 2 or not w.isascii() for w in _WORD.findall(text))
+    return text if is_wordy and names_something and not is_rest_of_code else ""
 
 
 def clean_body(raw: str) -> str:
-    """Return a span as one line of plain words; broken words at line ends are mended.
+    """Return a span as one line of plain words, without control characters and quote marks.
 
     Never empty: a span of nothing but control characters becomes a replacement character.
     """
-    text = _BROKEN_WORD.sub("", raw) if "-" in raw else raw
-    text = _QUOTE_MARK.sub("", text) if ">" in text else text
-    return " ".join(_CONTROL.sub(" ", text).split()) or " ".join(raw.split()).translate(_VISIBLE) or "\ufffd"
+    text = _QUOTE_MARK.sub("", raw) if ">" in raw else raw
+    return _one_line(text) or _one_line(raw) or "\ufffd"
 
 
-class _Visible(dict[int, str]):
-    def __missing__(self, code: int) -> str:
-        return "\ufffd" if _CONTROL.match(chr(code)) else chr(code)
-
-
-_VISIBLE = _Visible()
+def _one_line(text: str) -> str:
+    return " ".join(_CONTROL.sub(" ", text).split())
 
 
 def body_of(text: str, piece: Piece) -> str:

@@ -4,8 +4,6 @@ Holds the cheap recogniser that context, types and relations share. It knows no 
 the document also writes in lower case is no name when it merely opens a sentence.
 """
 
-# ruff: noqa: RUF001 - curly quotes are what these patterns look for
-
 from __future__ import annotations
 
 import re
@@ -41,7 +39,8 @@ def entities(text: str, common: frozenset[str]) -> list[str]:
         core = word.strip(_OUTER_MARKS)
         if phrase and core != word and word[0] in _LEFT_MARKS:
             _close(phrase, found, common)
-        if core[:1].isupper() or (phrase and core[:1].isdigit()):
+        opens = core[:1].isupper() and core.lower() not in STOP_WORDS
+        if opens or (phrase and (core[:1].isupper() or core[:1].isdigit())):
             phrase.append(core.removesuffix("'s").removesuffix("’s"))
             ends = not word.endswith(core) and not _is_initial(core, word)
             if ends or len(phrase) >= _MAX_WORDS or word.endswith(("'s", "’s")):
@@ -93,8 +92,6 @@ def _is_initial(core: str, word: str) -> bool:
 
 
 def _close(phrase: list[str], found: list[str], common: frozenset[str]) -> None:
-    while phrase and (phrase[0].lower() in STOP_WORDS or phrase[0] in _LINKS):
-        phrase.pop(0)
     while phrase and phrase[-1] in _LINKS:
         phrase.pop()
     if phrase and _is_name(phrase, common):

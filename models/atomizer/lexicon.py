@@ -76,6 +76,15 @@ STEP_VERBS = _words(
 )
 """Imperatives that open a step of a procedure."""
 
+STEP_OBJECTS = _words(
+    """a all an another any away back both down each every from in into it its off on one out over the them this three
+    to two until up with your"""
+)
+"""What follows the verb of a step, as in `press the button`, and tells it from `press reports`."""
+
+EXPLETIVES = _words("here that there these this those what which")
+"""`There is a ...` says that something exists, not what something is."""
+
 STEP_OPENERS = _words("first firstly second secondly third thirdly next then finally lastly afterwards")
 
 ABSTRACT_SECTIONS = _words("abstract conclusion conclusions introduction overview preface summary")

@@ -4,8 +4,6 @@ Holds where an atom begins and ends and what stands around it: its heading, its 
 that introduces its list. It does not decide what an atom says or means.
 """
 
-# ruff: noqa: RUF001 - dashes and full-width marks are what these patterns look for
-
 from __future__ import annotations
 
 import re
@@ -14,15 +12,12 @@ from dataclasses import dataclass, replace
 from models.atomizer.blocks import Block, BlockKind, split_blocks
 from models.atomizer.lexicon import REFERENCE_SECTIONS
 from models.atomizer.outline import Outline
-from models.atomizer.spans import split_sentences, strip_range
+from models.atomizer.spans import UNSPACED, num_tokens, split_sentences, strip_range
 from models.documents import Document
 
 MAX_BODY_TOKENS = 86
 _MIN_WORDS = 3
 
-_UNSPACED_SCRIPTS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_UNSPACED = re.compile(rf"[{_UNSPACED_SCRIPTS}]")
-_TOKEN = re.compile(rf"[{_UNSPACED_SCRIPTS}]|[^\W\d_]{{1,6}}|[\d_]|[^\w\s]")
 _CUTS = tuple(
     re.compile(p)
     for p in (
@@ -58,16 +53,6 @@ class Piece:
     lead: int | None = None
     columns: tuple[str, ...] = ()
     is_part: bool = False
-
-
-def num_tokens(text: str) -> int:
-    """Estimate the tokens of a text under a small byte-pair vocabulary, rather above than below.
-
-    English words cost one token for every six letters begun, digits and signs one each, letters of
-    scripts written without spaces two each.
-    """
-    unspaced = 0 if text.isascii() else len(_UNSPACED.findall(text))
-    return len(_TOKEN.findall(text)) + unspaced
 
 
 def segment(document: Document, language: str) -> list[Piece]:
@@ -132,14 +117,14 @@ def _without_furniture(document: Document, blocks: list[Block]) -> list[Block]:
 
 
 def cells(row: str) -> list[str]:
-    """Return the cells of a table row: separated by bars, tabs, wide gaps, or commas."""
+    """Return the cells of a table row: separated by bars, tabs, wide gaps, or commas without a blank."""
     row = row.strip()
     if "|" in row:
         parts = row.strip("|").split("|")
     elif "\t" in row or re.search(r" {3,}", row):
         parts = re.split(r"\t+| {3,}", row)
     else:
-        parts = row.split(",") if "," in row else row.split()
+        parts = row.split(",") if row.count(",") > row.count(", ") else [row]
     return [" ".join(p.split()) for p in parts]
 
 
@@ -185,7 +170,7 @@ def _begins_sentence(character: str) -> bool:
 
 
 def _is_short(text: str) -> bool:
-    return len(text) < 80 and len(text.split()) < _MIN_WORDS and len(_UNSPACED.findall(text)) < 5
+    return len(text) < 80 and len(text.split()) < _MIN_WORDS and len(UNSPACED.findall(text)) < 5
 
 
 def _fits(text: str, start: int, end: int) -> bool:
@@ -195,7 +180,7 @@ def _fits(text: str, start: int, end: int) -> bool:
 
 def _cut_long(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Cut a range near its middle, at the strongest boundary there, until every part fits an atom."""
-    if end - start <= MAX_BODY_TOKENS or _fits(text, start, end):
+    if _fits(text, start, end):
         return [(start, end)]
     patterns = (_LINE_CUT, *_CUTS) if _is_lined(text[start:end]) else _CUTS
     middle = (start + end) // 2

@@ -4,8 +4,6 @@ Holds the rules for semantic type, answer-bearing flag, abstraction level and co
 sees a question or an answer: training and ingest get the same judgement.
 """
 
-# ruff: noqa: RUF001 - curly quotes are what these patterns look for
-
 from __future__ import annotations
 
 import re
@@ -14,8 +12,10 @@ from models.atomizer.lexicon import (
     ABSTRACT_CUES,
     ABSTRACT_SECTIONS,
     CHANGE_VERBS,
+    EXPLETIVES,
     QUANTITY_UNITS,
     REFERENCE_SECTIONS,
+    STEP_OBJECTS,
     STEP_OPENERS,
     STEP_VERBS,
     STOP_WORDS,
@@ -35,7 +35,6 @@ _COPULA = re.compile(
     r"(?:an?|the|one of|known|called|named|located|situated|part of|made (?:up )?of|composed of|home to)\b",
     re.IGNORECASE,
 )
-_HAS = re.compile(r"\b(?:has|had|have|consists?|contains?|measures?|weighs?|costs?|includes?|spans?|covers?)\b")
 _CAPTION = re.compile(
     r"^(?:fig(?:ure|\.)?|table|plate|exhibit|listing|algorithm)\s*[\dIVX.]+\s*[.:|–—-]", re.IGNORECASE
 )
@@ -67,7 +66,7 @@ def semantic_type(piece: Piece, body: str, names: list[str]) -> str:
         return "process_step"
     if piece.kind == "heading" or _is_evidence(piece, body):
         return "evidence_fragment"
-    if _COPULA.match(body) and (words[0] not in STOP_WORDS or names or _HAS.search(body)):
+    if _COPULA.match(body) and words[0] not in EXPLETIVES:
         return "entity_attribute"
     dated = bool(YEAR.search(body) or _DATE.search(body))
     if (names and dated) or ((names or dated) and CHANGE_VERBS.intersection(words)):
@@ -91,6 +90,8 @@ def is_reference(piece: Piece, body: str) -> bool:
 def is_answer_bearing(piece: Piece, body: str, names: list[str]) -> bool:
     """Tell whether a piece can carry an answer: not questions, bare headings, header rows, or signposts."""
     if body.endswith(("?", "？")) or (piece.kind == "heading" and not any(c.isdigit() for c in body)):
+        return False
+    if piece.columns and body == " | ".join(piece.columns):
         return False
     return not (_TRANSITION.match(body) and not names and not YEAR.search(body) and len(body) < 160)
 
@@ -128,7 +129,7 @@ def _is_step(piece: Piece, body: str, words: list[str]) -> bool:
     if not words:
         return False
     numbered = piece.kind == "list" and re.match(r"\(?\d{1,3}[.)]\s", body)
-    imperative = words[0] in STEP_VERBS and bool(re.match(r"[A-Z][a-z]+ [a-z]", body))
+    imperative = len(words) > 1 and words[0] in STEP_VERBS and words[1] in STEP_OBJECTS
     if numbered:
         return words[0] in STEP_VERBS or words[0] in STEP_OPENERS or (len(words) > 3 and not is_reference(piece, body))
     return imperative or (words[0] in STEP_OPENERS and len(words) > 1 and words[1] in STEP_VERBS)
