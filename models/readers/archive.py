@@ -50,7 +50,7 @@ class Archive:
             )
         try:
             return self._zip.read(info)
-        except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, OSError) as e:
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError) as e:
             raise self.damaged(f"{member} cannot be unpacked") from e
 
     def xml(self, member: str) -> ElementTree.Element:

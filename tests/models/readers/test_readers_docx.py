@@ -118,6 +118,14 @@ def test_a_container_cut_short_is_one_clear_line(make_docx: Make, write: Write) 
         read(write("a.docx", data[: len(data) // 2]))
 
 
+@pytest.mark.parametrize("at", [0.05, 0.2, 0.35])
+def test_a_container_with_a_hole_is_one_clear_line(make_docx: Make, write: Write, at: float) -> None:
+    data = make_docx(_p("".join(chr(0x4E00 + 37 * n % 20000) for n in range(3000))))
+    start = int(at * len(data))
+    with pytest.raises(DocumentError, match=r"a\.docx: is (cut short or damaged|of a kind|not a Word)"):
+        read(write("a.docx", data[:start] + data[start + 900 :]))
+
+
 def test_broken_markup_is_one_clear_line(make_zip: Make, write: Write) -> None:
     with pytest.raises(DocumentError, match=r"a\.docx: .*word/document\.xml is not well-formed"):
         read(write("a.docx", make_zip({"word/document.xml": "<w:document><w:p>"})))
