@@ -12,16 +12,18 @@ from d2a_cli import _options, _output, _settings
 
 
 def train(
-    recipe: Annotated[
+    data: Annotated[Path, typer.Option(help="Folder of training records, or of raw sets to make them from.")],
+    name: Annotated[
         str | None,
-        typer.Argument(help="A shipped training config such as smollm2, or the path of a TOML.", metavar="CONFIG"),
+        typer.Argument(
+            help="Training config: a shipped one or the path of a TOML; default: the model's.", metavar="CONFIG"
+        ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of training records.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/MODEL.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/CONFIG.")] = None,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps.")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest state in the run's folder.")] = False,
+    register: Annotated[bool, typer.Option(help="Let ingest and ask use the finished checkpoint from now on.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Write one JSON object an event to stdout.")] = False,
     model: _options.Model = None,
     device: _options.DeviceChoice = None,
@@ -33,17 +35,19 @@ def train(
     from training.run import TrainRequest
     from training.run import train as run_training
 
-    config = _settings.load({"preset": model, "device": device}).memory_config()
+    settings = _settings.load({"preset": model, "device": device}).memory_config()
+    name = name or settings.preset
     request = TrainRequest(
-        config=recipe or config.preset,
+        config=name,
         data=data,
-        out=out or Path("runs") / Path(config.preset).stem,
-        model=config.preset,
-        device=config.device,
+        out=out or Path("runs") / Path(name).stem,
+        model=model,
+        device=settings.device,
         max_steps=max_steps,
         max_minutes=max_minutes,
         seed=seed,
-        resume=resume,
+        base_path=settings.base_path,
+        register=register,
     )
     folder = run_training(request, on_event=_write_event if json else _print_event)
     if not json:
@@ -59,13 +63,10 @@ def _print_event(event: dict[str, Any]) -> None:
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """Return `step 120: loss 2.31, routing 0.2114`: the event, its step, then every other field."""
+    """Return `step 120: loss 2.31, routing 0.2114`: the event, its step, then its other plain fields."""
     name = " ".join(str(event[key]) for key in ("event", "step") if key in event)
-    fields = ", ".join(f"{key} {_short(value)}" for key, value in event.items() if key not in ("event", "step"))
+    plain = {k: v for k, v in event.items() if k not in ("event", "step") and isinstance(v, str | int | float)}
+    fields = ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in plain.items()
+    )
     return f"{name}: {fields}" if fields else name
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "(" + ", ".join(f"{name} {_short(inner)}" for name, inner in value.items()) + ")"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from d2a_cli import _answers, _output, _repl
+from models.checkpoint import data_root
 
 Run = Callable[..., Any]
 
@@ -108,6 +109,12 @@ def test_question_comes_from_a_pipe(d2a: Run, memory: Any) -> None:
     assert memory.calls == [("ask", "When was it lit?")]
 
 
+def test_piped_question_may_have_a_byte_order_mark_or_bytes_that_are_no_text(d2a: Run, memory: Any) -> None:
+    d2a("ask", stdin=b"\xef\xbb\xbfWhen?\r\n")
+    d2a("ask", stdin=b"caf\xe9?")
+    assert memory.calls == [("ask", "When?"), ("ask", "caf\ufffd?")]
+
+
 def test_no_question_without_a_terminal_is_a_usage_error(d2a: Run, memory: Any) -> None:
     result = d2a("ask", stdin="  \n")
     assert result.exit_code == 2
@@ -176,6 +183,11 @@ def test_prompt_survives_faults_and_interrupts_and_ends_at_quit(
     assert "In 1874" in captured.out
     for part in ("no checkpoint for gemma", "stopped", "unknown command /nonsense"):
         assert part in captured.err
+
+
+def test_history_of_the_prompt_is_private() -> None:
+    _repl.prompt_reader()
+    assert (data_root() / "history").stat().st_mode & 0o777 == 0o600
 
 
 def test_prompt_explains_the_last_question(memory: Any, capsys: pytest.CaptureFixture[str]) -> None:

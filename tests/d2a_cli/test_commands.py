@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -81,39 +81,44 @@ def test_export_takes_exactly_one_of_question_and_atom(d2a: Run, memory: Any) ->
 
 
 @pytest.fixture
-def training(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
-    """Replaces `training.run` and collects the requests."""
-    requests: list[SimpleNamespace] = []
+def training(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replaces `train` of `training.run`, not its request, and collects the requests."""
+    from training.run import TrainRequest
 
-    def train(request: SimpleNamespace, *, on_event: Callable[[dict], None]) -> Path:
+    requests: list[Any] = []
+
+    def train(request: Any, *, on_event: Callable[[dict], None]) -> Path:
         requests.append(request)
-        on_event({"event": "start", "num_steps": 2})
-        on_event({"event": "step", "step": 1, "loss": 2.345678, "losses": {"lm": 2.0, "routing": 0.25}})
+        on_event({"event": "start", "num_steps": 2, "spec": {"rank": 8}})
+        on_event({"event": "step", "step": 1, "loss": 2.345678, "top_k": 8})
         return Path("runs/done")
 
     module = ModuleType("training.run")
-    module.TrainRequest = SimpleNamespace
+    module.TrainRequest = TrainRequest
     module.train = train
     monkeypatch.setitem(sys.modules, "training.run", module)
     return requests
 
 
-def test_train_prints_progress_on_stderr_and_the_folder_on_stdout(d2a: Run, training: list[SimpleNamespace]) -> None:
+def test_train_prints_progress_on_stderr_and_the_folder_on_stdout(d2a: Run, training: list[Any]) -> None:
     result = d2a("train", "--max-steps", "2", "--seed", "7", "--data", "records")
     assert (result.exit_code, result.stdout) == (0, "runs/done\n")
-    assert result.stderr.splitlines() == ["start: num_steps 2", "step 1: loss 2.346, losses (lm 2, routing 0.25)"]
+    assert result.stderr.splitlines() == ["start: num_steps 2", "step 1: loss 2.346, top_k 8"]
     request = training[0]
-    assert (request.config, request.model, request.device, request.resume) == ("smollm2", "smollm2", "auto", False)
+    assert (request.config, request.model, request.device, request.register) == ("smollm2", None, "auto", True)
     assert (request.data, request.out) == (Path("records"), Path("runs/smollm2"))
     assert (request.max_steps, request.max_minutes, request.seed) == (2, None, 7)
 
 
-def test_train_json_is_one_object_a_line(d2a: Run, training: list[SimpleNamespace]) -> None:
-    result = d2a("train", "mine.toml", "--model", "qwen", "--json")
+def test_train_json_is_one_object_a_line(d2a: Run, training: list[Any]) -> None:
+    result = d2a("train", "mine.toml", "--model", "qwen", "--json", "--no-register", "--data", "records")
     events = [json.loads(line) for line in result.stdout.splitlines()]
     assert [e["event"] for e in events] == ["start", "step"]
     assert result.stderr == ""
-    assert (training[0].config, training[0].model) == ("mine.toml", "qwen")
+    request = training[0]
+    assert (request.config, request.model, request.register) == ("mine.toml", "qwen", False)
+    assert request.out == Path("runs/mine")
+    assert d2a("train").exit_code == 2  # nothing to train on
 
 
 def test_event_line_shows_fields_it_does_not_know() -> None:

@@ -146,11 +146,13 @@ def test_unknown_variable_of_ours_is_named(d2a: Run, monkeypatch: pytest.MonkeyP
 
 def test_set_keeps_the_rest_of_the_file(d2a: Run) -> None:
     project = write_project('# ours\ntop_k = 2  # few\n\n[atomizer]\nmodel = "m"\n')
+    project.chmod(0o640)
     assert d2a("config", "set", "top_k", "5").exit_code == 0
     assert d2a("config", "set", "atomizer.concurrency", "2").exit_code == 0
     assert d2a("config", "set", "threshold", "0.25").exit_code == 0
     text = project.read_text()
     assert text == '# ours\ntop_k = 5  # few\nthreshold = 0.25\n\n[atomizer]\nmodel = "m"\nconcurrency = 2\n'
+    assert project.stat().st_mode & 0o777 == 0o640
     assert not list(project.parent.glob(".*.toml*"))  # no temporary file is left
 
 
@@ -182,6 +184,17 @@ def test_set_refuses_what_could_not_be_read_back(d2a: Run, pair: tuple[str, str]
     result = d2a("config", "set", *pair)
     assert result.exit_code == 2, result.output
     assert project.read_text() == "top_k = 2\n"
+
+
+def test_set_refuses_a_file_that_stays_invalid(d2a: Run) -> None:
+    text = "threshold = 7\n"
+    project = write_project(text)
+    result = d2a("config", "set", "top_k", "3")
+    assert (result.exit_code, project.read_text()) == (2, text)
+    text = '[atomizer]\nbase_url = "https://evil.example"\n'
+    project.write_text(text)
+    result = d2a("config", "set", "top_k", "3")
+    assert (result.exit_code, project.read_text()) == (2, text)
 
 
 def test_set_can_mend_the_very_value_that_is_wrong(d2a: Run) -> None:
