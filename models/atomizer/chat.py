@@ -63,6 +63,8 @@ class ChatClient:
         self._url = config.base_url or OFFICIAL_URL
         if not self._url.startswith(("http://", "https://")):
             raise AtomizerError(f"atomizer: base_url must start with http:// or https://, got {self._url!r}")
+        # A URL may carry a password, which belongs in no message.
+        self._shown_url = re.sub(r"//[^/@]*@", "//", self._url)
         self._key = os.environ.get(config.api_key_env, "").strip()
         if not self._key and config.base_url is None:
             raise AtomizerError(
@@ -109,6 +111,10 @@ class ChatClient:
             self.num_input_tokens += reply.num_input_tokens
             self.num_output_tokens += reply.num_output_tokens
         return reply
+
+    def close(self) -> None:
+        """Close all connections; a request that is still under way fails."""
+        self._client.close()
 
     def _create(self, messages: list[Message]) -> Any:
         import openai
@@ -159,7 +165,7 @@ class ChatClient:
         cause = error.__cause__
         if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout):
             return AtomizerError(
-                f"cannot connect to {self._url}: {self._quoted(cause) or 'no answer'}",
+                f"cannot connect to {self._shown_url}: {self._quoted(cause) or 'no answer'}",
                 hint="Check base_url, and that the server runs.",
             )
         if isinstance(error, openai.APITimeoutError):
@@ -174,20 +180,20 @@ class ChatClient:
             return self._spent_quota()
         if error.status_code in (401, 403):
             return AtomizerError(
-                f"{self._url} refuses the key: {self._quoted(error.message)}",
+                f"{self._shown_url} refuses the key: {self._quoted(error.message)}",
                 hint=f"Put a valid key into {self._config.api_key_env}.",
             )
         if error.status_code == 404:
             return AtomizerError(
-                f"{self._url} has no model {self._config.model!r}, or is not the root of an OpenAI-compatible API: "
-                f"{self._quoted(error.message)}",
+                f"{self._shown_url} has no model {self._config.model!r}, or is not the root of "
+                f"an OpenAI-compatible API: {self._quoted(error.message)}",
                 hint="Check model and base_url; the latter usually ends in /v1.",
             )
         return ReplyError(f"HTTP {error.status_code}: {self._quoted(error.message)}", is_worth_repeating=False)
 
     def _spent_quota(self) -> AtomizerError:
         return AtomizerError(
-            f"the quota of the key in {self._config.api_key_env} at {self._url} is used up (insufficient_quota)",
+            f"the quota of the key in {self._config.api_key_env} at {self._shown_url} is used up (insufficient_quota)",
             hint="Add credit or change the key, then run the same command again.",
         )
 

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
 
 from models.atomizer import Atomization, JobEstimate
@@ -92,7 +93,8 @@ class OpenAIAtomizer:
                 f"atomizer: max_calls must be at least {num_calls} for {document.source}, got {self._config.max_calls}",
                 hint="Raise max_calls, or take a larger window_tokens.",
             )
-        outcomes = job.run(ChatClient(self._config), on_progress or (lambda done, total: None))
+        with closing(ChatClient(self._config)) as client:
+            outcomes = job.run(client, on_progress or (lambda done, total: None))
         return _atomization(document, job.windows, outcomes, annotator=f"openai/{self._config.model}")
 
 
@@ -184,9 +186,7 @@ class _Job:
         failure = None
         if second.failure or second.is_cut:
             why = second.failure or "it was cut again; raise max_output_tokens or lower window_tokens"
-            failure = (
-                f"the reply was cut, and of the last {rest[1] - rest[0]} characters not all were decomposed: {why}"
-            )
+            failure = f"the reply was cut, and the last {rest[1] - rest[0]} characters were not fully decomposed: {why}"
         return _Outcome(replies=first.replies + second.replies, failure=failure)
 
     def _ask(self, client: ChatClient, window: Window) -> _Outcome:
