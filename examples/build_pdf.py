@@ -14,16 +14,16 @@ from reportlab.lib.enums import TA_CENTER, TA_JUSTIFY
 from reportlab.lib.pagesizes import A4
 from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
-from reportlab.platypus import Flowable, KeepTogether, Paragraph, SimpleDocTemplate, Table, TableStyle
+from reportlab.platypus import Flowable, KeepTogether, Paragraph, SimpleDocTemplate
 
 SOURCE = Path(__file__).with_name("eddystone.md")
 INK = colors.HexColor("#1f2d3d")
 RULE = colors.HexColor("#b8c4d0")
 SHADE = colors.HexColor("#eef2f6")
+ROW_HEIGHT = 19
+COLUMNS = [x * mm for x in (2, 20, 60, 80, 124)]  # where a column begins
 
 BODY = ParagraphStyle("body", fontName="Times-Roman", fontSize=12, leading=18, spaceAfter=9, alignment=TA_JUSTIFY)
-CELL = ParagraphStyle("cell", parent=BODY, fontSize=10, leading=13, spaceAfter=0, alignment=0)
-HEAD = ParagraphStyle("head", parent=CELL, fontName="Helvetica-Bold", textColor=INK)
 CAPTION = ParagraphStyle(
     "caption", parent=BODY, fontName="Times-Italic", fontSize=10, spaceBefore=4, alignment=TA_CENTER
 )
@@ -66,22 +66,47 @@ def _flowable(block: str, *, is_subtitle: bool) -> Flowable:
     if text.startswith("# "):
         return Paragraph(text.removeprefix("# "), TITLE)
     if text.startswith("|"):
-        return _table(block)
+        return _Table(block)
     if text.startswith("*"):
         return Paragraph(text.strip("*"), SUBTITLE if is_subtitle else CAPTION)
     return Paragraph(text, BODY)
 
 
-def _table(block: str) -> Table:
-    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines())
-    cells = [[Paragraph(cell, HEAD) for cell in header]]
-    cells += [[Paragraph(cell, CELL) for cell in row] for row in rows]
-    style = [
-        ("BACKGROUND", (0, 0), (-1, 0), SHADE),
-        ("LINEBELOW", (0, 0), (-1, -1), 0.5, RULE),
-        ("VALIGN", (0, 0), (-1, -1), "MIDDLE"),
-    ]
-    return Table(cells, colWidths=[w * mm for w in (18, 40, 20, 44, 30)], style=TableStyle(style), spaceBefore=6)
+class _Table(Flowable):
+    """A table whose rows are one text object each, so that a row is read as a line.
+
+    reportlab's own table writes every cell as a text of its own, and readers put each on its own line.
+    """
+
+    def __init__(self, block: str) -> None:
+        super().__init__()
+        header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines())
+        self.rows = [header, *rows]
+        self.height = len(self.rows) * ROW_HEIGHT
+        self.spaceBefore = 6
+
+    def wrap(self, width: float, _height: float) -> tuple[float, float]:
+        """Return the size: the whole width, and a fixed height a row."""
+        self.width = width
+        return width, self.height
+
+    def draw(self) -> None:
+        """Draw the rows from the top, a rule below each and a shade behind the first."""
+        canvas = self.canv
+        canvas.setFillColor(SHADE)
+        canvas.rect(0, self.height - ROW_HEIGHT, self.width, ROW_HEIGHT, stroke=0, fill=1)
+        canvas.setStrokeColor(RULE)
+        canvas.setLineWidth(0.5)
+        for number, row in enumerate(self.rows, start=1):
+            bottom = self.height - number * ROW_HEIGHT
+            canvas.line(0, bottom, self.width, bottom)
+            text = canvas.beginText()
+            text.setFont("Times-Roman" if number > 1 else "Helvetica-Bold", 10)
+            text.setFillColor(INK)
+            for column, cell in zip(COLUMNS, row, strict=True):
+                text.setTextOrigin(column, bottom + 6)
+                text.textOut(f"{cell}  ")
+            canvas.drawText(text)
 
 
 class _NumberedPages(SimpleDocTemplate):
