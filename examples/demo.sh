@@ -21,5 +21,5 @@ ask() {
 echo '$ d2a ingest examples/eddystone.pdf'
 d2a ingest examples/eddystone.pdf
 ask "How many granite blocks does the fourth lighthouse contain?"
-ask "How old was the keeper whose throat molten lead ran down?"
+ask "How old was the keeper into whose throat molten lead ran?"
 ask "What is the boiling point of liquid nitrogen?"

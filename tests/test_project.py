@@ -127,3 +127,12 @@ def test_example_questions_are_answered_by_their_evidence() -> None:
             assert any(answer in " ".join(q["evidence"]) for answer in q["answers"]), q
         else:
             assert not q["answers"] and not q["evidence"], q
+
+
+def test_demo_asks_one_question_of_each_kind_from_the_tuned_set() -> None:
+    questions = json.loads((ROOT / "examples" / "questions.json").read_text("utf-8"))
+    kinds = {q["question"]: q["kind"] for q in questions}
+    asked = re.findall(r'^ask "(.+)"$', (ROOT / "examples" / "demo.sh").read_text("utf-8"), flags=re.MULTILINE)
+    one, two, none = (kinds[question] for question in asked)
+    assert (one, two) == ("one_atom", "two_atoms")
+    assert none in ("near_miss", "off_topic")
