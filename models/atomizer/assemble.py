@@ -60,7 +60,7 @@ def locate(parsed: ParsedReply, text: str, *, char_start: int, char_end: int) ->
             dropped[SPAN_NOT_FOUND] += 1
             continue
         # Atoms come in the order of the text, so a phrase that recurs is most likely the next one.
-        cursor = found[0]
+        cursor = found[1]
         atoms.append(Located(draft=draft, char_start=char_start + found[0], char_end=char_start + found[1]))
     return LocatedReply(atoms=tuple(atoms), dropped=dropped, repaired=parsed.repaired)
 

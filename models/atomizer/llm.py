@@ -35,6 +35,7 @@ MAX_BYTES_PER_TOKEN = 12
 # An atom repeats its sentence in content and span, and its tags weigh as much again.
 OUTPUT_PER_INPUT_TOKEN = 5
 MAX_REASKS = 2
+MAX_CONTINUATIONS = 3
 # So many failures without one success mean that the model is at fault, not the windows.
 MAX_FAILURES_AT_START = 8
 
@@ -61,10 +62,7 @@ class OpenAIAtomizer:
         job = _Job(document, config=self._config, prompt=self._prompt, cache=self._cache)
         missing = job.missing()
         num_input = sum(_num_tokens(m["content"]) for w in missing for m in job.messages(w))
-        num_output = sum(
-            min(self._config.max_output_tokens, OUTPUT_PER_INPUT_TOKEN * _num_tokens(document.text[slice(*w)]))
-            for w in missing
-        )
+        num_output = sum(OUTPUT_PER_INPUT_TOKEN * _num_tokens(document.text[slice(*w)]) for w in missing)
         input_usd, output_usd = self._config.price_per_million_input_usd, self._config.price_per_million_output_usd
         is_priced = input_usd is not None and output_usd is not None
         return JobEstimate(
@@ -174,20 +172,21 @@ class _Job:
             )
 
     def _decompose(self, client: ChatClient, window: Window) -> _Outcome:
-        """Ask for the atoms of a window, and once more for what a cut reply did not reach."""
-        first = self._ask(client, window)
-        if first.failure or not first.is_cut:
-            return first
-        reached = max(a.char_end for a in first.replies[0].atoms)
-        rest = (reached, window[1])
-        if not any(c.isalnum() for c in self._document.text[slice(*rest)]):
-            return first
-        second = self._ask(client, rest)
-        failure = None
-        if second.failure or second.is_cut:
-            why = second.failure or "it was cut again; raise max_output_tokens or lower window_tokens"
-            failure = f"the reply was cut, and the last {rest[1] - rest[0]} characters were not fully decomposed: {why}"
-        return _Outcome(replies=first.replies + second.replies, failure=failure)
+        """Ask for the atoms of a window, and where a reply was cut, for those of the text it did not reach."""
+        start, end = window
+        replies: tuple[LocatedReply, ...] = ()
+        for _ in range(1 + MAX_CONTINUATIONS):
+            outcome = self._ask(client, (start, end))
+            replies += outcome.replies
+            if outcome.failure:
+                return _Outcome(replies=replies, failure=_with_place(outcome.failure, start, window))
+            if not outcome.is_cut:
+                return _Outcome(replies=replies)
+            start = max(a.char_end for a in outcome.replies[0].atoms)
+            if not any(c.isalnum() for c in self._document.text[start:end]):
+                return _Outcome(replies=replies)
+        failure = "the reply was cut again and again; raise max_output_tokens or lower window_tokens"
+        return _Outcome(replies=replies, failure=_with_place(failure, start, window))
 
     def _ask(self, client: ChatClient, window: Window) -> _Outcome:
         """Return the outcome of one stretch of text, asking again where a reply is of no use."""
@@ -266,6 +265,11 @@ def _atomization(
         warnings=tuple(warnings),
     )
     return Atomization(atoms=atoms, meta=meta)
+
+
+def _with_place(failure: str, start: int, window: Window) -> str:
+    """Name the part of the window that is missing, where it is not the whole."""
+    return failure if start == window[0] else f"its last {window[1] - start} characters are missing: {failure}"
 
 
 def _why_useless(reply: Reply, located: LocatedReply) -> str:

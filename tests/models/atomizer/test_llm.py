@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from models.atomizer.llm import MAX_REASKS, OpenAIAtomizer
+from models.atomizer.llm import MAX_CONTINUATIONS, MAX_REASKS, OpenAIAtomizer
 from models.atomizer.prompts import DECOMPOSITION
 from models.config import AtomizerConfig
 from models.errors import AtomizerError
@@ -85,18 +85,31 @@ def test_a_cut_reply_keeps_its_whole_atoms_and_the_rest_is_asked_for_once(serve:
     assert result.meta.decomposition_status == "ok"
 
 
-def test_a_reply_cut_twice_makes_the_document_partial(serve: Serve) -> None:
+def test_a_reply_that_is_cut_again_and_again_makes_the_document_partial(serve: Serve) -> None:
     def breathless(passage: str, num_before: int) -> Answer:
         first = next(s for s in SENTENCES if s in passage)
         return completion(f"<atoms>{atom_xml(first)}<atom", finish_reason="length")
 
     stub = serve(breathless)
-    result = OpenAIAtomizer(config(stub, window_tokens=500)).atomize(document())
-    assert len(stub.passages) == 2
-    assert [a.source_span for a in result.atoms] == list(SENTENCES[:2])
-    assert result.meta.num_failed_windows == 1
-    # The rest of the text after the first sentence: a blank and three sentences, 1 + 42 + 1 + 44 + 1 + 43 = 132.
-    assert "the last 132 characters were not fully decomposed: it was cut again" in result.meta.warnings[0]
+    text = " ".join([*SENTENCES, "Few people live who saw it whole."])
+    result = OpenAIAtomizer(config(stub, window_tokens=500)).atomize(document(text))
+    assert len(stub.passages) == 1 + MAX_CONTINUATIONS == 4
+    assert [a.source_span for a in result.atoms] == list(SENTENCES)
+    assert (result.meta.num_failed_windows, result.meta.decomposition_status) == (1, "partial")
+    # Four requests reach one sentence each; a blank and the 33 characters of the fifth are left.
+    assert "its last 34 characters are missing: the reply was cut again and again" in result.meta.warnings[0]
+
+
+def test_a_failure_after_a_cut_keeps_what_came_before_it(serve: Serve) -> None:
+    def breaking_down(passage: str, num_before: int) -> Answer:
+        if SENTENCES[0] in passage:
+            return completion(f"<atoms>{atom_xml(SENTENCES[0])}<atom", finish_reason="length")
+        return completion("")
+
+    result = OpenAIAtomizer(config(serve(breaking_down), window_tokens=500)).atomize(document())
+    assert [a.source_span for a in result.atoms] == [SENTENCES[0]]
+    # A blank before each of three sentences: 1 + 42 + 1 + 44 + 1 + 43 = 132.
+    assert "its last 132 characters are missing: empty content (finish_reason stop)" in result.meta.warnings[0]
 
 
 def test_duplicates_and_invented_spans_are_dropped_and_counted(serve: Serve) -> None:
