@@ -145,7 +145,7 @@ class _Job:
             for future in as_completed(futures):
                 done[future] = future.result()
                 on_progress(len(done), len(futures))
-                self._check_hope(done.values())
+                self._check_hope(list(done.values()))
         except AtomizerError as error:
             kept = "" if self._config.cache_dir is None else ", kept in the cache"
             progress = f"{len(done)} of {len(self.windows)} windows done{kept}"

@@ -108,6 +108,21 @@ def test_a_refusal_of_every_request_stops_the_job_at_once(
     assert "sk-very-secret" not in str(caught.value)
 
 
+def test_a_refusal_does_not_wait_for_the_requests_under_way_and_lets_them_ask_no_more(serve: Serve) -> None:
+    def refusing(passage: str, num_before: int) -> Answer:
+        if passage == SENTENCES[0]:
+            return Answer(status=401, body={"error": {"message": "no"}}, delay_s=0.2)
+        return Answer(body={"choices": []}, delay_s=1.5)
+
+    stub = serve(refusing)
+    start_s = time.monotonic()
+    with pytest.raises(AtomizerError, match="refuses the key"):
+        OpenAIAtomizer(config(stub, concurrency=2, max_retries=0)).atomize(document())
+    assert time.monotonic() - start_s < 1.2
+    time.sleep(0.5)
+    assert sorted(stub.passages) == sorted(SENTENCES[:2])
+
+
 def test_a_server_that_fails_every_window_is_given_up_early(serve: Serve) -> None:
     stub = serve(lambda passage, num_before: Answer(status=400, body={"error": {"message": "context too small"}}))
     text = " ".join(f"The pier of number {i} stands on red clay." for i in range(40))
