@@ -8,6 +8,7 @@ atom are its states at the entry of the first memory layer; the states of the la
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,18 +33,22 @@ class AtomSlots:
     mask_US: Tensor
 
 
-def token_slots(base: FrozenBase, compiler: MemoryCompiler, entry: list[Tensor]) -> AtomSlots:
+def pad_entry(base: FrozenBase, entry: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Pad atoms' states `[S_i, D]` on the right; return `[U, S, D]` on the base's device, and the lengths `[U]`."""
+    x_USD = nn.utils.rnn.pad_sequence(list(entry), batch_first=True).to(base.device, base.dtype)
+    return x_USD, torch.tensor([len(e) for e in entry], device=base.device)
+
+
+def token_slots(base: FrozenBase, compiler: MemoryCompiler, x_USD: Tensor, lengths_U: Tensor) -> AtomSlots:
     """Build slots from token states.
 
     Args:
-        entry: States entering the first memory layer, one `[S_i, D]` an atom.
+        x_USD: States of distinct atoms entering the first memory layer, padded on the right.
+        lengths_U: Their lengths, at most `kv.num_slots`.
 
     Returns:
-        Slots padded to the longest atom.
+        Slots padded like `x_USD`.
     """
-    entry = [e[: compiler.spec.kv.num_slots] for e in entry]
-    x_USD = nn.utils.rnn.pad_sequence(entry, batch_first=True).to(base.device, base.dtype)
-    lengths_U = torch.tensor([len(e) for e in entry], device=base.device)
     steps_S = torch.arange(x_USD.shape[1], device=base.device)
     mask_US = steps_S < lengths_U[:, None]
     positions_US = (steps_S - lengths_U[:, None]).clamp(max=-1)

@@ -1,0 +1,231 @@
+"""Measure a checkpoint on SQuAD's format: memory only, routing, refusal, and the rows that keep one honest.
+
+    python -m training.evaluate --records build/data/squad_dev.jsonl.gz --limit 200
+
+Banks: `passage`, one a passage (K = 3), and `library`, one of all passages (K = 8). `--limit` draws that many
+questions at random; banks stay complete. Rows that put text into the prompt: `+atoms`, `+document`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.router import AnswerabilityGate
+from training.data import read_records
+from training.gate import other_article
+from training.library import Ask, Library, Reply, RoutedAsks
+from training.metrics import auroc, exact_match, token_f1
+
+PASSAGE_K, LIBRARY_K = 3, 8
+MEMORY_ROWS = ("gold", "passage", "library", "no-context", "shuffled")
+CONTEXT_ROWS = ("passage+atoms", "passage+document", "library+atoms", "library+document", "base+document")
+OFF_TOPIC_ROWS = ("off-topic passage", "off-topic library")
+
+
+class Evaluation:
+    """Runs rows over questions in batches and collects one result a question and row."""
+
+    def __init__(self, library: Library, gate: AnswerabilityGate, *, seed: int = 0) -> None:
+        self.library, self.gate = library, gate
+        self.rng = random.Random(seed)
+        titles = sorted({r.title for r in library.records})
+        half = set(titles[::2])
+        in_half = np.array([r.title in half for r in library.records])[library.passage_of]
+        # A question of one half of the articles is off-topic to a bank of the other half.
+        self.own_half = {True: in_half, False: ~in_half}
+        self.half = half
+
+    def run(self, asks: Sequence[Ask], rows: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        """Return, for each row, one result a question, in the order of `asks`."""
+        key_BE = self.library.query_keys(asks)
+        cached: dict[str, RoutedAsks] = {}
+
+        def routed(bank: str) -> RoutedAsks:
+            if bank not in cached:
+                cached[bank] = self._route(bank, asks, key_BE)
+            return cached[bank]
+
+        return {row: self._row(row, asks, routed) for row in rows}
+
+    def _route(self, bank: str, asks: Sequence[Ask], key_BE: torch.Tensor) -> RoutedAsks:
+        library = self.library
+        if bank == "gold":
+            return library.gold_route(asks)
+        if bank == "library":
+            return library.route(key_BE, library.library_candidates(asks, key_BE), top_k=LIBRARY_K)
+        if bank == "off-topic library":
+            hidden = library.library_candidates(asks, key_BE, without=self._own_half)
+            return library.route(key_BE, hidden, top_k=LIBRARY_K)
+        if bank == "off-topic passage":
+            asks = [Ask(question=a.question, passage=other_article(library, a.passage, self.rng), gold=()) for a in asks]
+        return library.route(key_BE, [library.passage_candidates(a) for a in asks], top_k=PASSAGE_K)
+
+    def _own_half(self, ask: Ask) -> np.ndarray:
+        return self.own_half[self.library.records[ask.passage].title in self.half]
+
+    def _row(self, row: str, asks: Sequence[Ask], routed: Callable[[str], RoutedAsks]) -> list[dict[str, Any]]:
+        bank, _, context = row.partition("+")
+        if bank in ("no-context", "base"):
+            texts = [self._document(a.passage) for a in asks] if context else None
+            return [self._result(a, r) for a, r in zip(asks, self.library.answer(asks, None, contexts=texts), strict=True)]
+        if bank == "shuffled":
+            return self._shuffled(asks, routed("passage"))
+        route = routed(bank)
+        contexts = {"": None, "atoms": self._atom_texts(route), "document": self._documents(route)}[context]
+        off_topic = bank.startswith("off-topic")
+        replies = self.library.answer(asks, self.library.adapter(route), contexts=contexts, max_new_tokens=0 if off_topic else 32)
+        return [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
+
+    def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks) -> list[dict[str, Any]]:
+        """Give every question the memory that another passage's question was given."""
+        order = sorted(range(len(asks)), key=lambda i: asks[i].passage)
+        shift = max(sum(a.passage == p for a in asks) for p in {a.passage for a in asks})
+        source = [0] * len(asks)
+        for place, i in enumerate(order):
+            source[i] = order[(place + shift) % len(order)]
+        index = torch.tensor(source, device=route.row_BK.device)
+        moved = RoutedAsks(
+            row_BK=route.row_BK[index],
+            log_weight_BK=route.log_weight_BK[index],
+            weight_sum_B=route.weight_sum_B[index],
+            top_lexical_B=route.top_lexical_B[index],
+        )
+        replies = self.library.answer(asks, self.library.adapter(moved))
+        return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
+
+    def _document(self, passage: int) -> str:
+        return self.library.records[passage].context
+
+    def _documents(self, route: RoutedAsks) -> list[str]:
+        return [self._document(int(self.library.passage_of[row])) for row in route.row_BK[:, 0].tolist()]
+
+    def _atom_texts(self, route: RoutedAsks) -> list[str]:
+        texts = self.library.texts
+        return [
+            " ".join(texts[r] for r, w in zip(rows, weights, strict=True) if w > -10.0)
+            for rows, weights in zip(route.row_BK.tolist(), route.log_weight_BK.tolist(), strict=True)
+        ]
+
+    def _result(self, ask: Ask, reply: Reply, route: RoutedAsks | None = None, index: int = 0) -> dict[str, Any]:
+        question = ask.question
+        result: dict[str, Any] = {
+            "id": question.question_id,
+            "answer": reply.text,
+            "f1": token_f1(reply.text, question.answers),
+            "em": exact_match(reply.text, question.answers),
+        }
+        if route is not None:
+            features = (route.weight_sum_B[index], route.top_lexical_B[index], torch.tensor(reply.refusal_logprob))
+            result["answerability"] = float(self.gate(*(f.float().cpu() for f in features)))
+            hits = [r in ask.gold for r in route.row_BK[index].tolist()]
+            result["rank"] = hits.index(True) + 1 if any(hits) else None
+        return result
+
+
+def bm25_ranks(library: Library, asks: Sequence[Ask]) -> dict[str, list[int]]:
+    """Return the rank of the best gold atom by BM25 alone, in the passage and among all; large where it is not found."""
+    ranks: dict[str, list[int]] = {"passage": [], "library": []}
+    for ask in asks:
+        query = ask.question.question
+        rows, scores = library.passage_candidates(ask)
+        ranks["passage"].append(_gold_rank(scores, np.array(ask.gold) - rows[0]))
+        ranks["library"].append(_gold_rank(library.lexical().all_scores(query), np.array(ask.gold)))
+    return ranks
+
+
+def _gold_rank(scores: np.ndarray, gold: np.ndarray) -> int:
+    return 1 + int((scores > scores[gold].max()).sum()) if len(gold) and scores[gold].max() > 0 else 10**9
+
+
+def summarize(results: dict[str, list[dict[str, Any]]], threshold: float) -> dict[str, dict[str, float]]:
+    """Return percentages for each row: F1, exact match, top-1 and top-K of routing, and what the gate does."""
+    table: dict[str, dict[str, float]] = {}
+    for row, items in results.items():
+        figures = {"n": len(items)}
+        if not row.startswith("off-topic"):
+            figures |= {"f1": _mean(i["f1"] for i in items), "em": _mean(i["em"] for i in items)}
+        if "answerability" in items[0]:
+            refused = [i["answerability"] < threshold for i in items]
+            figures["refused"] = _mean(map(float, refused))
+            if "f1" in figures:
+                figures["f1_gated"] = _mean(0.0 if r else i["f1"] for i, r in zip(items, refused, strict=True))
+                figures["top1"] = _mean(i["rank"] == 1 for i in items)
+                figures["top3"] = _mean(i["rank"] is not None and i["rank"] <= 3 for i in items)
+                figures["topk"] = _mean(i["rank"] is not None for i in items)
+        table[row] = figures
+    for bank in ("passage", "library"):
+        if bank in results and f"off-topic {bank}" in results:
+            table[f"off-topic {bank}"]["auroc"] = 100 * auroc(
+                [i["answerability"] for i in results[bank]], [i["answerability"] for i in results[f"off-topic {bank}"]]
+            )
+    return table
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = [float(v) for v in values]
+    return 100 * sum(numbers) / len(numbers)
+
+
+def main() -> None:
+    """Parse the command line, evaluate, print a table and write every prediction."""
+    from models.base import load_base
+    from models.checkpoint import find_checkpoint, load_network
+    from models.presets import load_preset
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=Path, required=True)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--base", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rows", nargs="*", default=[*MEMORY_ROWS, *OFF_TOPIC_ROWS])
+    parser.add_argument("--out", type=Path, help="folder for predictions.jsonl and summary.json")
+    args = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    preset = load_preset(args.model)
+    base = load_base(preset, base_path=args.base, device=args.device)
+    network, meta = load_network(find_checkpoint(preset, args.checkpoint), base)
+    gate = AnswerabilityGate(**{**meta.gate, "coefficients": tuple(meta.gate["coefficients"])})
+    library = Library(base, network, read_records(args.records))
+    library.compile()
+    asks = [a for p in range(len(library.records)) for a in library.asks(p) if a.question.answers]
+    if args.limit:
+        asks = random.Random(args.seed).sample(asks, min(args.limit, len(asks)))
+    started = time.monotonic()
+    evaluation, results = Evaluation(library, gate, seed=args.seed), defaultdict(list)
+    for start in range(0, len(asks), args.batch):
+        for row, items in evaluation.run(asks[start : start + args.batch], args.rows).items():
+            results[row] += items
+    table = summarize(results, gate.threshold)
+    ranks = bm25_ranks(library, asks)
+    bm25 = {"passage_top1": _mean(r <= 1 for r in ranks["passage"]), "passage_top3": _mean(r <= 3 for r in ranks["passage"]),
+            "library_top1": _mean(r <= 1 for r in ranks["library"]), "library_top8": _mean(r <= 8 for r in ranks["library"])}
+    summary = {"checkpoint": meta.fingerprint, "base": meta.base_fingerprint, "device": str(base.device), "dtype": str(base.dtype),
+               "questions": len(asks), "atoms": len(library.texts), "threshold": gate.threshold, "seconds": round(time.monotonic() - started, 1),
+               "rows": table, "bm25": bm25}
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+        with (args.out / "predictions.jsonl").open("w", encoding="utf-8") as file:
+            for row, items in results.items():
+                file.writelines(json.dumps({"row": row, **item}, ensure_ascii=False) + "\n" for item in items)
+    print(json.dumps({k: v for k, v in summary.items() if k != "rows"}))
+    for row, figures in table.items():
+        print(f"{row:20s} " + "  ".join(f"{name} {value:.2f}" if name != "n" else f"n {value}" for name, value in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""A set of annotated passages as memory: routing and answering for evaluation, in batches, without a bank on disk.
+
+It uses the same encoder, router, composer, injection and generation as the product; only the storage differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.atoms import AnnotationRecord, Question
+from models.base import FrozenBase
+from models.composer import compose
+from models.encoder import text_features
+from models.generation import continue_greedily, prefill
+from models.injection import ComposedAdapter, attached
+from models.lexical import LexicalIndex
+from models.microkv import latent_slots, pad_entry, token_slots
+from models.network import MemoryNetwork
+from models.prompts import prompt_ids, refusal_ids
+from models.router import atom_metadata
+
+MAX_NEW_TOKENS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A question with the passage that it is asked of; `gold` are flat atom rows, none where it cannot be answered."""
+
+    question: Question
+    passage: int
+    gold: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutedAsks:
+    """Routing of a batch: flat atom rows and log-weights, with what the gate looks at."""
+
+    row_BK: Tensor
+    log_weight_BK: Tensor
+    weight_sum_B: Tensor
+    top_lexical_B: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What the model said, and the log-probability that its answer begins with the refusal."""
+
+    text: str
+    refusal_logprob: float
+
+
+class Library:
+    """All atoms of some records, with keys for all and token states for those that were used."""
+
+    def __init__(self, base: FrozenBase, network: MemoryNetwork, records: Sequence[AnnotationRecord]) -> None:
+        self.base, self.network, self.records = base, network, records
+        self.atoms = [a for r in records for a in r.atoms]
+        self.texts = [a.content for a in self.atoms]
+        self.start = np.cumsum([0, *(len(r.atoms) for r in records)])
+        self.passage_of = np.repeat(np.arange(len(records)), np.diff(self.start))
+        self.metadata_NM = atom_metadata(self.atoms).to(base.device)
+        self._lexical: dict[int | None, LexicalIndex] = {}
+        self._entry: dict[int, Tensor] = {}
+        self.key_NE = torch.empty(0)
+        self.latent_NZ = torch.empty(0)
+
+    @torch.no_grad()
+    def compile(self) -> None:
+        """Compile every atom's key and latent."""
+        pooled = text_features(self.base, self.network.spec, self.texts, with_entry=False).pooled_ND
+        self.key_NE, self.latent_NZ = self.network.compile_atoms(pooled)
+
+    def asks(self, passage: int) -> list[Ask]:
+        """Return a passage's own questions."""
+        record, start = self.records[passage], int(self.start[passage])
+        rows = {a.atom_id: start + i for i, a in enumerate(record.atoms)}
+        return [Ask(question=q, passage=passage, gold=tuple(rows[i] for i in q.gold_atom_ids)) for q in record.qa_pairs]
+
+    def lexical(self, passage: int | None = None) -> LexicalIndex:
+        """Return the BM25 index of one passage, or of all."""
+        if passage not in self._lexical:
+            rows = slice(None) if passage is None else slice(self.start[passage], self.start[passage + 1])
+            self._lexical[passage] = LexicalIndex.build(self.texts[rows])
+        return self._lexical[passage]
+
+    def passage_candidates(self, ask: Ask) -> tuple[np.ndarray, np.ndarray]:
+        """Return all atoms of the asked passage, and their BM25 in a bank of that passage alone."""
+        rows = np.arange(self.start[ask.passage], self.start[ask.passage + 1])
+        return rows, self.lexical(ask.passage).scores(ask.question.question, rows - rows[0])
+
+    @torch.no_grad()
+    def query_keys(self, asks: Sequence[Ask]) -> Tensor:
+        """Return query keys `[B, E]`."""
+        texts = [a.question.question for a in asks]
+        return self.network.query_keys(text_features(self.base, self.network.spec, texts, with_entry=False).pooled_ND)
+
+    def library_candidates(
+        self, asks: Sequence[Ask], key_BE: Tensor, *, without: Callable[[Ask], np.ndarray] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return stage 1 over all passages: cosine's and BM25's best, united, with their BM25.
+
+        Args:
+            without: Flat boolean mask of atoms that a question may not see.
+        """
+        count = self.network.spec.router.num_candidates
+        found = []
+        for ask, cosine_N in zip(asks, key_BE @ self.key_NE.T, strict=True):
+            scores = self.lexical().all_scores(ask.question.question)
+            if without is not None:
+                hidden = without(ask)
+                scores = np.where(hidden, 0.0, scores)
+                cosine_N = cosine_N.masked_fill(torch.as_tensor(hidden, device=cosine_N.device), -2.0)
+            near = cosine_N.topk(min(count, len(cosine_N))).indices.cpu().numpy()
+            words = np.argsort(-scores, kind="stable")[:count]
+            rows = np.unique(np.concatenate([near, words[scores[words] > 0]]) if self.network.spec.router.lexical else near)
+            found.append((rows, scores[rows]))
+        return found
+
+    @torch.no_grad()
+    def route(self, key_BE: Tensor, candidates: Sequence[tuple[np.ndarray, np.ndarray]], *, top_k: int) -> RoutedAsks:
+        """Score candidates and select `top_k`, as stage 2 of the product does."""
+        width = max(top_k, *(len(r) for r, _ in candidates))
+        row_BC = np.zeros((len(candidates), width), dtype=np.int64)
+        lexical_BC = np.zeros((len(candidates), width), dtype=np.float32)
+        valid_BC = np.zeros((len(candidates), width), dtype=bool)
+        for i, (rows, scores) in enumerate(candidates):
+            row_BC[i, : len(rows)], lexical_BC[i, : len(rows)], valid_BC[i, : len(rows)] = rows, scores, True
+        device = self.base.device
+        row, lexical, valid = (torch.as_tensor(x, device=device) for x in (row_BC, lexical_BC, valid_BC))
+        cosine_BC = (self.key_NE[row] * key_BE[:, None]).sum(-1)
+        router = self.network.router
+        routing = router.select(router.score(cosine_BC, lexical, self.metadata_NM[row]), valid, top_k=top_k)
+        return RoutedAsks(
+            row_BK=row.gather(1, routing.index_BK),
+            log_weight_BK=routing.log_weight_BK,
+            weight_sum_B=routing.weight_BK.sum(1),
+            top_lexical_B=lexical.max(1).values,
+        )
+
+    def gold_route(self, asks: Sequence[Ask]) -> RoutedAsks:
+        """Give every question its gold atoms in equal parts."""
+        width = max(1, *(len(a.gold) for a in asks))
+        row_BK = torch.zeros(len(asks), width, dtype=torch.long, device=self.base.device)
+        weight_BK = torch.zeros(len(asks), width, device=self.base.device)
+        for i, ask in enumerate(asks):
+            row_BK[i, : len(ask.gold)] = torch.tensor(ask.gold, device=self.base.device)
+            weight_BK[i, : len(ask.gold)] = 1 / max(1, len(ask.gold))
+        ones = weight_BK.sum(1)
+        return RoutedAsks(row_BK=row_BK, log_weight_BK=weight_BK.log(), weight_sum_B=ones, top_lexical_B=ones)
+
+    @torch.no_grad()
+    def adapter(self, routed: RoutedAsks) -> ComposedAdapter:
+        """Compose the routed atoms."""
+        network, rows = self.network, routed.row_BK
+        distinct_U, slot_rows = rows.unique(return_inverse=True)
+        slots = None
+        if network.spec.kv.source == "tokens":
+            slots = token_slots(self.base, network.compiler, *pad_entry(self.base, self._states(distinct_U.tolist())))
+        elif network.spec.kv.source == "latent":
+            slots = latent_slots(self.base, network.compiler, self.latent_NZ[distinct_U])
+        weight = routed.log_weight_BK.exp()
+        return compose(
+            network.compiler, weight, routed.log_weight_BK, latent_BKZ=self.latent_NZ[rows], slots=slots, slot_rows_BK=slot_rows
+        )
+
+    def _states(self, rows: Sequence[int]) -> list[Tensor]:
+        missing = [r for r in rows if r not in self._entry]
+        if missing:
+            states = text_features(self.base, self.network.spec, [self.texts[r] for r in missing], with_entry=True).entry
+            self._entry.update(zip(missing, (s.clone() for s in states), strict=True))
+        return [self._entry[r] for r in rows]
+
+    def answer(
+        self, asks: Sequence[Ask], adapter: ComposedAdapter | None, *, contexts: Sequence[str | None] | None = None, max_new_tokens: int = MAX_NEW_TOKENS
+    ) -> list[Reply]:
+        """Answer greedily under an adapter composed for exactly these questions."""
+        tokenizer = self.base.tokenizer
+        contexts = contexts or [None] * len(asks)
+        prompts = [prompt_ids(tokenizer, a.question.question, c) for a, c in zip(asks, contexts, strict=True)]
+        with attached(self.base, adapter):
+            start = prefill(self.base, prompts, refusal_ids(tokenizer))
+            ids = continue_greedily(self.base, start, max_new_tokens=max_new_tokens) if max_new_tokens else [[] for _ in asks]
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [Reply(text=t.strip(), refusal_logprob=float(p)) for t, p in zip(texts, start.refusal_logprob_B, strict=True)]

@@ -1,0 +1,53 @@
+"""Answer metrics: SQuAD's normalisation, F1 and exact match, and the area under the ROC curve."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Lower-case, drop ASCII punctuation and English articles, and squeeze white space.
+
+    Source: the official SQuAD 1.1 evaluation.
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def token_f1(prediction: str, references: Sequence[str]) -> float:
+    """Return the best word F1 against any reference, in [0, 1]."""
+    return max((_f1(normalize_answer(prediction).split(), normalize_answer(r).split()) for r in references), default=0.0)
+
+
+def _f1(predicted: list[str], expected: list[str]) -> float:
+    common = sum((Counter(predicted) & Counter(expected)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(expected)
+    return 2 * precision * recall / (precision + recall)
+
+
+def exact_match(prediction: str, references: Sequence[str]) -> float:
+    """Return 1.0 where the normalised prediction equals a normalised reference."""
+    return float(any(normalize_answer(prediction) == normalize_answer(r) for r in references))
+
+
+def auroc(positive: Sequence[float], negative: Sequence[float]) -> float:
+    """Return the probability that a positive scores above a negative, ties counting half (Mann-Whitney U)."""
+    if not positive or not negative:
+        return float("nan")
+    ranked = sorted([(s, 1) for s in positive] + [(s, 0) for s in negative])
+    rank_sum, i = 0.0, 0
+    while i < len(ranked):
+        j = i
+        while j < len(ranked) and ranked[j][0] == ranked[i][0]:
+            j += 1
+        rank_sum += sum(label for _, label in ranked[i:j]) * (i + 1 + j) / 2
+        i = j
+    p, n = len(positive), len(negative)
+    return (rank_sum - p * (p + 1) / 2) / (p * n)

@@ -1,0 +1,163 @@
+"""One forward pass of memory and upper layers over a batch, and the losses that it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.base import FrozenBase
+from models.composer import compose
+from models.injection import ComposedAdapter, attached
+from models.microkv import AtomSlots, latent_slots, token_slots
+from models.network import MemoryNetwork
+from models.router import Routing
+from training.batches import Batch
+from training.config import TrainConfig
+from training.features import FeatureCache
+from training.losses import irrelevant_loss, listwise_loss, lm_loss, route_loss
+
+CONTRASTIVE_SCALE = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routed:
+    """A batch after routing.
+
+    Args:
+        atom_U: Flat rows of the batch's distinct candidates; `column_BC` says which is which.
+        cosine_BU: Question keys against all of them.
+    """
+
+    routing: Routing
+    atom_U: Tensor
+    latent_UZ: Tensor
+    column_BC: Tensor
+    cosine_BU: Tensor
+
+
+class TrainStep:
+    """Forward passes over a feature cache."""
+
+    def __init__(self, base: FrozenBase, network: MemoryNetwork, cache: FeatureCache, metadata_NM: Tensor) -> None:
+        self.base = base
+        self.network = network
+        self.cache = cache
+        self.metadata_NM = metadata_NM
+
+    def route(self, batch: Batch, *, top_k: int) -> Routed:
+        """Compile the batch's candidates, score them and select."""
+        atom_U, column_BC = batch.candidate_BC.unique(return_inverse=True)
+        key_UE, latent_UZ = self.network.compile_atoms(self.cache.atom_pooled_ND[atom_U])
+        cosine_BU = self.network.query_keys(self.cache.question_pooled_QD[batch.question_B]) @ key_UE.T
+        cosine_BC = cosine_BU.gather(1, column_BC)
+        router = self.network.router
+        score_BC = router.score(cosine_BC, batch.lexical_BC, self.metadata_NM[batch.candidate_BC])
+        routing = router.select(score_BC, batch.valid_BC, top_k=top_k)
+        return Routed(routing=routing, atom_U=atom_U, latent_UZ=latent_UZ, column_BC=column_BC, cosine_BU=cosine_BU)
+
+    def adapter(self, routed: Routed, index_BK: Tensor, log_weight_BK: Tensor) -> ComposedAdapter:
+        """Compose the chosen candidates (columns of the batch) into one adapter a question."""
+        column_BK = routed.column_BC[: len(index_BK)].gather(1, index_BK)
+        distinct_D, rows_BK = column_BK.unique(return_inverse=True)
+        return compose(
+            self.network.compiler,
+            log_weight_BK.exp(),
+            log_weight_BK,
+            latent_BKZ=routed.latent_UZ[column_BK],
+            slots=self._slots(routed, distinct_D),
+            slot_rows_BK=rows_BK,
+        )
+
+    def _slots(self, routed: Routed, distinct_D: Tensor) -> AtomSlots | None:
+        source = self.network.spec.kv.source
+        if source == "none":
+            return None
+        if source == "latent":
+            return latent_slots(self.base, self.network.compiler, routed.latent_UZ[distinct_D])
+        x_USD, lengths_U = self.cache.atom_entry.padded(routed.atom_U[distinct_D])
+        return token_slots(self.base, self.network.compiler, x_USD, lengths_U)
+
+    def answer_logits(self, adapter: ComposedAdapter | None, row_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the upper layers over prompts with answers.
+
+        Args:
+            row_B: Rows of the cache's targets.
+
+        Returns:
+            Logits at the answer's tokens `[T, V]`, and the tokens `[T]`.
+        """
+        targets = self.cache.targets
+        x_BLD, length_B = targets.states.padded(row_B)
+        token_BL, _ = targets.token.padded(row_B)
+        steps = torch.arange(x_BLD.shape[1], device=x_BLD.device)
+        mask_BL = steps < length_B[:, None]
+        start = self.base.num_layers - self.network.spec.num_memory_layers
+        with attached(self.base, adapter):
+            out_BLD = self.base.run_layers(x_BLD, mask_BL, start=start, stop=self.base.num_layers)
+        is_answer = mask_BL & (steps >= targets.answer_start[row_B][:, None])
+        before = is_answer.roll(-1, dims=1)
+        before[:, -1] = False
+        return self.base.logits(out_BLD[before]), token_BL[is_answer]
+
+    def losses(self, batch: Batch, config: TrainConfig, *, progress: float, generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return every loss as (sum, count)."""
+        routed = self.route(batch, top_k=config.top_k_at(progress))
+        routing, null = routed.routing, self.network.router.spec.null_slot
+        out = {"route": route_loss(routing.score_BC, batch.gold_BC, batch.valid_BC, batch.distractor_BC)}
+        out["null_slot"] = listwise_loss(routing.score_BC, batch.gold_BC, batch.valid_BC, null_slot=null)
+        gold_BU = _gold_columns(routed, batch)
+        everything = torch.ones_like(gold_BU)
+        out["contrastive"] = listwise_loss(CONTRASTIVE_SCALE * routed.cosine_BU, gold_BU, everything, null_slot=False)
+        out["irrelevant"] = self._irrelevant(routed, batch)
+        lm = slice(0, batch.num_lm)
+        index_BK, log_weight_BK = with_gold(routing, batch, lm, share=config.gold_forcing * (1 - progress), generator=generator)
+        adapter = self.adapter(routed, index_BK, log_weight_BK)
+        row_B = self.cache.target_rows(batch.question_B[lm], batch.refuse_B[lm])
+        out["lm"] = lm_loss(*self.answer_logits(adapter, row_B))
+        return out
+
+    def _irrelevant(self, routed: Routed, batch: Batch) -> tuple[Tensor, Tensor]:
+        rows = batch.off_topic_B.nonzero().squeeze(1)[:32]
+        weight_BK = routed.routing.weight_BK[rows]
+        column_BK = routed.column_BC[rows].gather(1, routed.routing.index_BK[rows])
+        adapter = compose(self.network.compiler, weight_BK, routed.routing.log_weight_BK[rows], latent_BKZ=routed.latent_UZ[column_BK])
+        return irrelevant_loss(adapter, weight_BK.sum(1))
+
+
+def _gold_columns(routed: Routed, batch: Batch) -> Tensor:
+    hits = torch.zeros(routed.cosine_BU.shape, device=routed.cosine_BU.device)
+    return hits.scatter_add_(1, routed.column_BC, batch.gold_BC.float()) > 0
+
+
+def with_gold(
+    routing: Routing, batch: Batch, rows: slice, *, share: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Make sure that the language model can find its answer in what it is given.
+
+    A share of the questions gets its gold atoms alone, in equal parts. The others keep the router's choice; where
+    it misses every gold atom, the best of them takes the last place, with the weight that the router gives it.
+
+    Returns:
+        Columns and log-weights `[B, K]`.
+    """
+    index, log_weight = routing.index_BK[rows], routing.log_weight_BK[rows]
+    gold, score = batch.gold_BC[rows], routing.score_BC[rows]
+    has_gold = gold.any(-1)
+    missed = has_gold & ~gold.gather(1, index).any(-1)
+    best = score.masked_fill(~gold, -torch.inf).argmax(-1)
+    index = torch.where(missed[:, None] & _last(index), best[:, None], index)
+    valid = batch.valid_BC[rows].gather(1, index)
+    logits = score.gather(1, index).masked_fill(~valid, -torch.inf)
+    padded = F.pad(logits, (0, 1), value=0.0)
+    log_weight = torch.where(missed[:, None], padded.log_softmax(-1)[:, :-1], log_weight)
+    top_gold, gold_index = gold.float().topk(index.shape[1], dim=-1)
+    uniform = (top_gold / top_gold.sum(-1, keepdim=True).clamp(min=1)).log()
+    forced = has_gold & (torch.rand(len(index), generator=generator, device=index.device) < share)
+    return torch.where(forced[:, None], gold_index, index), torch.where(forced[:, None], uniform, log_weight)
+
+
+def _last(index_BK: Tensor) -> Tensor:
+    return torch.arange(index_BK.shape[1], device=index_BK.device) == index_BK.shape[1] - 1
