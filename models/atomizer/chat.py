@@ -48,6 +48,8 @@ class ReplyError(Exception):
 class ChatClient:
     """A chat model behind an OpenAI-compatible endpoint; threads may share it.
 
+    The first `AtomizerError` is the last word: every later request is refused with it, unsent.
+
     Transport faults, 429 and 5xx are repeated by the official client, which waits as long as
     `Retry-After` says.
 
@@ -78,11 +80,13 @@ class ChatClient:
             max_retries=config.max_retries,
             http_client=openai.DefaultHttpx2Client(
                 timeout=httpx2.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),
-                event_hooks={"response": [_stop_on_spent_quota]},
+                event_hooks={"request": [self._refuse_when_stopped], "response": [_stop_on_spent_quota]},
             ),
         )
         self._options: dict[str, Any] = {"max_tokens": config.max_output_tokens, "temperature": 0.0}
         self._lock = threading.Lock()
+        self._stopped_by: AtomizerError | None = None
+        self._num_under_way = 0
         self.num_calls = 0
         self.num_input_tokens = 0
         self.num_output_tokens = 0
@@ -94,12 +98,52 @@ class ChatClient:
             ReplyError: This request brought nothing usable.
             AtomizerError: No request to this server can succeed before the user mends something.
         """
+        with self._lock:
+            if self._stopped_by:
+                raise self._stopped_by
+            self.num_calls += 1
+            self._num_under_way += 1
+        try:
+            reply = self._sorted_out(messages)
+        except AtomizerError as error:
+            self._stop(error)
+            raise
+        finally:
+            with self._lock:
+                self._num_under_way -= 1
+            self._close_when_idle()
+        with self._lock:
+            self.num_input_tokens += reply.num_input_tokens
+            self.num_output_tokens += reply.num_output_tokens
+        return reply
+
+    def close(self) -> None:
+        """Send nothing more. Requests under way come to their end, and the last one closes the connections."""
+        self._stop(AtomizerError("the client is closed"))
+        self._close_when_idle()
+
+    def _stop(self, error: AtomizerError) -> None:
+        with self._lock:
+            self._stopped_by = self._stopped_by or error
+
+    def _close_when_idle(self) -> None:
+        # A socket that is closed while another thread reads from it may leave that thread waiting for ever.
+        with self._lock:
+            if self._stopped_by and not self._num_under_way:
+                self._client.close()
+
+    def _refuse_when_stopped(self, request: httpx2.Request) -> None:
+        """Keep the client from repeating a request of a job that has ended: it does not repeat its own faults."""
         import openai
 
-        with self._lock:
-            self.num_calls += 1
+        if self._stopped_by:
+            raise openai.OpenAIError("the job has ended")
+
+    def _sorted_out(self, messages: list[Message]) -> Reply:
+        import openai
+
         try:
-            reply = self._read(self._create(messages))
+            return self._read(self._create(messages))
         except (ReplyError, AtomizerError):
             raise
         except openai.OpenAIError as error:
@@ -107,14 +151,6 @@ class ChatClient:
         except Exception as error:
             # A page of HTML or a foreign JSON with status 200 fails anywhere inside the client.
             raise ReplyError(f"unreadable reply ({type(error).__name__})", is_worth_repeating=True) from error
-        with self._lock:
-            self.num_input_tokens += reply.num_input_tokens
-            self.num_output_tokens += reply.num_output_tokens
-        return reply
-
-    def close(self) -> None:
-        """Close all connections; a request that is still under way fails."""
-        self._client.close()
 
     def _create(self, messages: list[Message]) -> Any:
         import openai

@@ -151,9 +151,7 @@ class _Job:
             progress = f"{len(done)} of {len(self.windows)} windows done{kept}"
             raise AtomizerError(f"{error.message} ({progress})", hint=error.hint) from error
         finally:
-            # Nothing is left to ask; after a fault or Ctrl-C, windows in flight must not ask again.
-            with self._lock:
-                self._num_calls_left = 0
+            # After a fault or Ctrl-C the requests under way are not waited for.
             pool.shutdown(wait=False, cancel_futures=True)
         logger.info(
             "%s: %d requests, %d input tokens, %d output tokens",
