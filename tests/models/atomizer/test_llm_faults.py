@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from models.atomizer.chat import ChatClient
 from models.atomizer.llm import MAX_FAILURES_AT_START, MAX_REASKS, OpenAIAtomizer
 from models.atomizer.prompts import DECOMPOSITION
 from models.config import AtomizerConfig
@@ -133,6 +134,16 @@ def test_a_refusal_does_not_wait_for_the_request_under_way_and_lets_it_ask_no_mo
     may_end.set()
     time.sleep(0.3)
     assert sorted(stub.passages) == sorted(SENTENCES[:2])
+
+
+def test_after_a_refusal_the_client_sends_nothing_more(serve: Serve) -> None:
+    stub = serve(lambda passage, num_before: Answer(status=401, body={"error": {"message": "no"}}))
+    client = ChatClient(config(stub))
+    messages = DECOMPOSITION.messages(title="", passage="")
+    for _ in range(3):
+        with pytest.raises(AtomizerError, match="refuses the key"):
+            client.complete(messages)
+    assert len(stub.requests) == client.num_calls == 1
 
 
 def test_a_server_that_fails_every_window_is_given_up_early(serve: Serve) -> None:

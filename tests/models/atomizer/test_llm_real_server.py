@@ -56,6 +56,7 @@ def serve() -> Iterator[Serve]:
             params.n_parallel = 1
             params.port = 0
             params.warmup = False
+            params.verbosity = 0
             # More threads wait for one another by spinning, which crawls on a machine that has other work.
             params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
             if grammar:
