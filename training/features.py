@@ -97,9 +97,13 @@ def build_cache(
     targets = _targets(base, spec, config, [*questions, *questions], replies)
     on_progress("targets")
     empty = [torch.empty(0, base.hidden_size, device=base.device, dtype=base.dtype)]
+    entry = Ragged.of(atom.entry or empty)
+    atom.entry.clear()
+    if base.device.type == "cuda":
+        torch.cuda.empty_cache()
     return FeatureCache(
         atom_pooled_ND=atom.pooled_ND,
-        atom_entry=Ragged.of(atom.entry or empty),
+        atom_entry=entry,
         question_pooled_QD=question.pooled_ND,
         targets=targets,
     )
@@ -115,18 +119,19 @@ def _targets(
     replies = [[*r[: config.max_answer_tokens], end] for r in replies]
     sequences = [p + r for p, r in zip(prompts, replies, strict=True)]
     boundary = base.num_layers - spec.num_memory_layers
+    offset_N1 = torch.tensor([0, *map(len, sequences)], device=base.device).cumsum(0)
+    # Written in place: a list of 90,000 rows and its concatenation would hold everything twice.
+    flat_TD = torch.empty(int(offset_N1[-1]), base.hidden_size, device=base.device, dtype=base.dtype)
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
-    states: list[Tensor] = [torch.empty(0)] * len(sequences)
     rows_a_batch = max(1, config.cache_batch_tokens // max(map(len, sequences)))
     for begin in range(0, len(order), rows_a_batch):
         rows = order[begin : begin + rows_a_batch]
         ids_BL, mask_BL = pad([sequences[r] for r in rows], base.device)
         entering = base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=boundary)
-        for row, x_LD in zip(rows, entering, strict=True):
-            states[row] = x_LD[: len(sequences[row])].clone()
-    tokens = [torch.tensor(s, device=base.device) for s in sequences]
+        place_BL = offset_N1[rows][:, None] + torch.arange(ids_BL.shape[1], device=base.device)
+        flat_TD[place_BL[mask_BL]] = entering[mask_BL]
     return Targets(
-        states=Ragged.of(states),
-        token=Ragged.of(tokens),
+        states=Ragged(flat_TD=flat_TD, offset_N1=offset_N1),
+        token=Ragged(flat_TD=torch.tensor([t for s in sequences for t in s], device=base.device), offset_N1=offset_N1),
         answer_start=torch.tensor([len(p) for p in prompts], device=base.device),
     )

@@ -101,4 +101,4 @@ def _logistic(positive: Tensor, negative: Tensor) -> AnswerabilityGate:
 
     optimiser.step(closure)
     scaled = (weight / std).detach()
-    return AnswerabilityGate(coefficients=tuple(scaled.tolist()), bias=float(bias - (scaled * mean).sum()))
+    return AnswerabilityGate(coefficients=tuple(scaled.tolist()), bias=float(bias.detach() - (scaled * mean).sum()))
