@@ -81,9 +81,15 @@ class Atom:
 
     def __post_init__(self) -> None:
         where = f"atom {self.atom_id!r}"
-        _require(self.semantic_type in SEMANTIC_TYPES, where, "semantic_type", f"one of {SEMANTIC_TYPES}", self.semantic_type)
         _require(
-            self.abstraction_level in ABSTRACTION_LEVELS, where, "abstraction_level", f"one of {ABSTRACTION_LEVELS}", self.abstraction_level
+            self.semantic_type in SEMANTIC_TYPES, where, "semantic_type", f"one of {SEMANTIC_TYPES}", self.semantic_type
+        )
+        _require(
+            self.abstraction_level in ABSTRACTION_LEVELS,
+            where,
+            "abstraction_level",
+            f"one of {ABSTRACTION_LEVELS}",
+            self.abstraction_level,
         )
         _require(0.0 <= self.confidence <= 1.0, where, "confidence", "in [0, 1]", self.confidence)
         _require(bool(self.content.strip()), where, "content", "non-empty text", self.content)
@@ -120,7 +126,13 @@ class Question:
     annotation_warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(self.question_type in QUESTION_TYPES, "question", "question_type", f"one of {QUESTION_TYPES}", self.question_type)
+        _require(
+            self.question_type in QUESTION_TYPES,
+            "question",
+            "question_type",
+            f"one of {QUESTION_TYPES}",
+            self.question_type,
+        )
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Question:

@@ -138,6 +138,18 @@ class BankReader:
         assert bool((abs(key) < float("inf")).all()) and key.any(), "a query key must be finite and not zero"
         return self._read(partial(self._nearest, key=key, limit=limit))
 
+    def keys_by_uid(self, uids: Sequence[str]) -> np.ndarray:
+        """Return the provenance keys of some atoms, float32 [N, E], in the order of `uids`."""
+        import numpy as np
+
+        def query(snapshot: Snapshot) -> np.ndarray:
+            ids = [row_id(stored.generation, number) for stored, number in map(snapshot.locate, uids)]
+            rows = self._tables.scan(self._tables.atoms, ["id", "key"], where=is_in("id", set(ids))) if ids else []
+            keys = {row["id"]: row["key"] for row in rows}
+            return np.array([keys[i] for i in ids], dtype=np.float32).reshape(len(ids), self.identity.key_dim)
+
+        return self._read(query)
+
     def lexical(self, *, text: IndexedText = "content") -> LexicalIndex:
         """Return the full-text index of all atoms, whose `uids` name its rows.
 

@@ -173,7 +173,12 @@ class FrozenBase:
 
 
 def load_base(
-    preset: Preset, *, base_path: Path | None = None, device: str = "auto", attention: str = "auto", dtype: torch.dtype | None = None
+    preset: Preset,
+    *,
+    base_path: Path | None = None,
+    device: str = "auto",
+    attention: str = "auto",
+    dtype: torch.dtype | None = None,
 ) -> FrozenBase:
     """Load a preset's base, frozen.
 
@@ -205,7 +210,10 @@ def load_base(
             hint=f"Check network and access, or fetch it with: {preset.install}; or pass a local folder with --base",
         ) from error
     if missing := report.get("missing_keys"):
-        raise BaseModelError(f"{source} lacks {len(missing)} weights, first {sorted(missing)[0]}", hint=f"Fetch it again: {preset.install}")
+        raise BaseModelError(
+            f"{source} lacks {len(missing)} weights, first {sorted(missing)[0]}",
+            hint=f"Fetch it again: {preset.install}",
+        )
     return FrozenBase(model.to(place), tokenizer, attention=pick_attention(attention, place, config.model_type))
 
 

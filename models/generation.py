@@ -43,7 +43,12 @@ def prefill(base: FrozenBase, prompts: Sequence[Sequence[int]], refusal: Sequenc
     cache = DynamicCache(config=base.model.config)
     keep = probe_BP.shape[1] + 1
     out = base.model(
-        input_ids=ids, attention_mask=mask, position_ids=_positions(mask), cache=cache, use_cache=True, logits_to_keep=keep
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=_positions(mask),
+        cache=cache,
+        use_cache=True,
+        logits_to_keep=keep,
     )
     logprob = out.logits[:, :-1].float().log_softmax(-1).gather(-1, probe_BP[..., None]).squeeze(-1).sum(-1)
     cache.crop(-probe_BP.shape[1])

@@ -146,6 +146,7 @@ class Answer:
         answerability: In [0, 1]; below `threshold` the gate refuses.
         refused_by: `gate` before generation, `model` where the model itself said so.
         supported: True where some routed atom contains the answer.
+        reranker: Name of the cross-encoder that took part; `off`; `absent` where its weights are not here.
         timings: Milliseconds: load_ms, route_ms, compose_ms, first_token_ms, generate_ms, total_ms.
     """
 
@@ -160,6 +161,7 @@ class Answer:
     atoms: tuple[RoutedAtom, ...]
     context: Literal["none", "atoms", "document"]
     recipe: str
+    reranker: str = "off"
     timings: dict[str, float] = field(default_factory=dict)
     num_tokens: int = 0
 

@@ -87,7 +87,11 @@ class Router(nn.Module):
         if self.spec.null_slot:
             logits = F.pad(logits, (0, 1), value=0.0)
         log_weight = logits.log_softmax(-1)[:, : top_BK.shape[1]]
-        return Routing(score_BC=score_BC, index_BK=index_BK, log_weight_BK=log_weight.masked_fill(top_BK <= MASKED_SCORE / 2, -torch.inf))
+        return Routing(
+            score_BC=score_BC,
+            index_BK=index_BK,
+            log_weight_BK=log_weight.masked_fill(top_BK <= MASKED_SCORE / 2, -torch.inf),
+        )
 
 
 def atom_metadata(atoms: Sequence[Atom]) -> Tensor:

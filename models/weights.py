@@ -38,7 +38,9 @@ def resolve_base(preset: Preset, base_path: Path | None = None) -> str:
     """
     if base_path is not None:
         if not (base_path / "config.json").is_file():
-            raise BaseModelError(f"{base_path} holds no model (config.json is missing)", hint=f"Get the base: {preset.install}")
+            raise BaseModelError(
+                f"{base_path} holds no model (config.json is missing)", hint=f"Get the base: {preset.install}"
+            )
         return str(base_path)
     if preset.base.startswith("wheel:"):
         return str(_converted_gguf(preset.base.removeprefix("wheel:"), preset))
@@ -104,6 +106,8 @@ def convert_gguf(gguf: Path, target: Path) -> None:
         scratch.rename(target)
     except OSError as error:
         if not (target / "config.json").is_file():
-            raise BaseModelError(f"cannot write the converted base to {target}: {error}", hint="Set D2A_CACHE to a writable folder") from error
+            raise BaseModelError(
+                f"cannot write the converted base to {target}: {error}", hint="Set D2A_CACHE to a writable folder"
+            ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -49,7 +49,10 @@ class Sampler:
     def draw(self, config: TrainConfig, generator: torch.Generator) -> Batch:
         """Draw one training batch."""
         num_miss = round(config.batch_lm * config.share_sibling) if len(self.near_miss) else 0
-        lm = [self._pick(self.rows[ANSWERABLE], config.batch_lm - num_miss, generator), self._pick(self.near_miss, num_miss, generator)]
+        lm = [
+            self._pick(self.rows[ANSWERABLE], config.batch_lm - num_miss, generator),
+            self._pick(self.near_miss, num_miss, generator),
+        ]
         third = config.batch_route // 3
         route = [
             self._pick(self.rows[ANSWERABLE], config.batch_route - 2 * third, generator),

@@ -114,7 +114,9 @@ def load_config(name: str) -> TrainConfig:
     elif path.is_file():
         text = path.read_text("utf-8")
     else:
-        raise ConfigError(f"no training configuration {name!r}", hint="Pass the path of a TOML file, or a preset's name")
+        raise ConfigError(
+            f"no training configuration {name!r}", hint="Pass the path of a TOML file, or a preset's name"
+        )
     try:
         return _from_dict(tomllib.loads(text), where=f"config {name}")
     except tomllib.TOMLDecodeError as error:

@@ -94,9 +94,7 @@ def annotate(passage: Passage, atomizer: Atomizer) -> AnnotationRecord:
     An answer that crosses atoms has both as gold. Human unanswerable questions become irrelevant ones.
     """
     page = Page(index=0, label="1", char_start=0, char_end=len(passage.context))
-    document = Document(
-        source="-", title=passage.title, media_type="text/plain", text=passage.context, pages=(page,)
-    )
+    document = Document(source="-", title=passage.title, media_type="text/plain", text=passage.context, pages=(page,))
     result = atomizer.atomize(document)
     questions = [
         Question(
@@ -110,7 +108,11 @@ def annotate(passage: Passage, atomizer: Atomizer) -> AnnotationRecord:
         for question_id, question, answers, impossible in passage.questions
     ]
     return AnnotationRecord(
-        context=passage.context, title=passage.title, atoms=result.atoms, qa_pairs=tuple(questions), annotation_meta=result.meta
+        context=passage.context,
+        title=passage.title,
+        atoms=result.atoms,
+        qa_pairs=tuple(questions),
+        annotation_meta=result.meta,
     ).validated()
 
 
@@ -134,7 +136,9 @@ def without_overlap(passages: Iterable[Passage], held_out: Iterable[str]) -> tup
         elif (known := kept.get(passage.context)) is not None:
             merged = dict.fromkeys((*known.questions, *passage.questions))
             seen = {q[1]: q for q in reversed(merged)}
-            kept[passage.context] = replace(known, title=known.title or passage.title, questions=tuple(reversed(seen.values())))
+            kept[passage.context] = replace(
+                known, title=known.title or passage.title, questions=tuple(reversed(seen.values()))
+            )
         else:
             kept[passage.context] = passage
     return list(kept.values()), dropped

@@ -67,7 +67,9 @@ class Evaluation:
             hidden = library.library_candidates(asks, key_BE, without=self._own_half)
             return library.route(key_BE, hidden, top_k=LIBRARY_K)
         if bank == "off-topic passage":
-            asks = [Ask(question=a.question, passage=other_article(library, a.passage, self.rng), gold=()) for a in asks]
+            asks = [
+                Ask(question=a.question, passage=other_article(library, a.passage, self.rng), gold=()) for a in asks
+            ]
         return library.route(key_BE, [library.passage_candidates(a) for a in asks], top_k=PASSAGE_K)
 
     def _own_half(self, ask: Ask) -> np.ndarray:
@@ -77,13 +79,17 @@ class Evaluation:
         bank, _, context = row.partition("+")
         if bank in ("no-context", "base"):
             texts = [self._document(a.passage) for a in asks] if context else None
-            return [self._result(a, r) for a, r in zip(asks, self.library.answer(asks, None, contexts=texts), strict=True)]
+            return [
+                self._result(a, r) for a, r in zip(asks, self.library.answer(asks, None, contexts=texts), strict=True)
+            ]
         if bank == "shuffled":
             return self._shuffled(asks, routed("passage"))
         route = routed(bank)
         contexts = {"": None, "atoms": self._atom_texts(route), "document": self._documents(route)}[context]
         off_topic = bank.startswith("off-topic")
-        replies = self.library.answer(asks, self.library.adapter(route), contexts=contexts, max_new_tokens=0 if off_topic else 32)
+        replies = self.library.answer(
+            asks, self.library.adapter(route), contexts=contexts, max_new_tokens=0 if off_topic else 32
+        )
         return [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
 
     def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks) -> list[dict[str, Any]]:
@@ -211,11 +217,24 @@ def main() -> None:
             results[row] += items
     table = summarize(results, gate.threshold)
     ranks = bm25_ranks(library, asks)
-    bm25 = {"passage_top1": _mean(r <= 1 for r in ranks["passage"]), "passage_top3": _mean(r <= 3 for r in ranks["passage"]),
-            "library_top1": _mean(r <= 1 for r in ranks["library"]), "library_top8": _mean(r <= 8 for r in ranks["library"])}
-    summary = {"checkpoint": meta.fingerprint, "base": meta.base_fingerprint, "device": str(base.device), "dtype": str(base.dtype),
-               "questions": len(asks), "atoms": len(library.texts), "threshold": gate.threshold, "seconds": round(time.monotonic() - started, 1),
-               "rows": table, "bm25": bm25}
+    bm25 = {
+        "passage_top1": _mean(r <= 1 for r in ranks["passage"]),
+        "passage_top3": _mean(r <= 3 for r in ranks["passage"]),
+        "library_top1": _mean(r <= 1 for r in ranks["library"]),
+        "library_top8": _mean(r <= 8 for r in ranks["library"]),
+    }
+    summary = {
+        "checkpoint": meta.fingerprint,
+        "base": meta.base_fingerprint,
+        "device": str(base.device),
+        "dtype": str(base.dtype),
+        "questions": len(asks),
+        "atoms": len(library.texts),
+        "threshold": gate.threshold,
+        "seconds": round(time.monotonic() - started, 1),
+        "rows": table,
+        "bm25": bm25,
+    }
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
@@ -224,7 +243,10 @@ def main() -> None:
                 file.writelines(json.dumps({"row": row, **item}, ensure_ascii=False) + "\n" for item in items)
     print(json.dumps({k: v for k, v in summary.items() if k != "rows"}))
     for row, figures in table.items():
-        print(f"{row:20s} " + "  ".join(f"{name} {value:.2f}" if name != "n" else f"n {value}" for name, value in figures.items()))
+        print(
+            f"{row:20s} "
+            + "  ".join(f"{name} {value:.2f}" if name != "n" else f"n {value}" for name, value in figures.items())
+        )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from training.metrics import auroc
 ANSWERABLE_REFUSED = 0.03
 
 
-def fit_gate(library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128) -> tuple[AnswerabilityGate, dict[str, Any]]:
+def fit_gate(
+    library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128
+) -> tuple[AnswerabilityGate, dict[str, Any]]:
     """Fit logistic regression on (sum of weights, top BM25, log P(refusal)), answerable against off-topic.
 
     Each question is asked of its passage (K = 3), of all passages (K = 8), of a passage of another article, and of
@@ -54,7 +56,10 @@ def gate_features(library: Library, asks: Sequence[Ask], rng: random.Random) -> 
     """Return `[B, 3]` features of the questions under each kind of bank."""
     key_BE = library.query_keys(asks)
     strangers = [Ask(question=a.question, passage=other_article(library, a.passage, rng), gold=()) for a in asks]
-    own, far = library.library_candidates(asks, key_BE), library.library_candidates(asks, key_BE, without=lambda a: same_article(library, a))
+    own, far = (
+        library.library_candidates(asks, key_BE),
+        library.library_candidates(asks, key_BE, without=lambda a: same_article(library, a)),
+    )
     routed = {
         "passage": library.route(key_BE, [library.passage_candidates(a) for a in asks], top_k=3),
         "library": library.route(key_BE, own, top_k=8),

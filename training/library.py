@@ -117,7 +117,9 @@ class Library:
                 cosine_N = cosine_N.masked_fill(torch.as_tensor(hidden, device=cosine_N.device), -2.0)
             near = cosine_N.topk(min(count, len(cosine_N))).indices.cpu().numpy()
             words = np.argsort(-scores, kind="stable")[:count]
-            rows = np.unique(np.concatenate([near, words[scores[words] > 0]]) if self.network.spec.router.lexical else near)
+            rows = np.unique(
+                np.concatenate([near, words[scores[words] > 0]]) if self.network.spec.router.lexical else near
+            )
             found.append((rows, scores[rows]))
         return found
 
@@ -165,18 +167,30 @@ class Library:
             slots = latent_slots(self.base, network.compiler, self.latent_NZ[distinct_U])
         weight = routed.log_weight_BK.exp()
         return compose(
-            network.compiler, weight, routed.log_weight_BK, latent_BKZ=self.latent_NZ[rows], slots=slots, slot_rows_BK=slot_rows
+            network.compiler,
+            weight,
+            routed.log_weight_BK,
+            latent_BKZ=self.latent_NZ[rows],
+            slots=slots,
+            slot_rows_BK=slot_rows,
         )
 
     def _states(self, rows: Sequence[int]) -> list[Tensor]:
         missing = [r for r in rows if r not in self._entry]
         if missing:
-            states = text_features(self.base, self.network.spec, [self.texts[r] for r in missing], with_entry=True).entry
+            states = text_features(
+                self.base, self.network.spec, [self.texts[r] for r in missing], with_entry=True
+            ).entry
             self._entry.update(zip(missing, (s.clone() for s in states), strict=True))
         return [self._entry[r] for r in rows]
 
     def answer(
-        self, asks: Sequence[Ask], adapter: ComposedAdapter | None, *, contexts: Sequence[str | None] | None = None, max_new_tokens: int = MAX_NEW_TOKENS
+        self,
+        asks: Sequence[Ask],
+        adapter: ComposedAdapter | None,
+        *,
+        contexts: Sequence[str | None] | None = None,
+        max_new_tokens: int = MAX_NEW_TOKENS,
     ) -> list[Reply]:
         """Answer greedily under an adapter composed for exactly these questions."""
         tokenizer = self.base.tokenizer
@@ -184,6 +198,12 @@ class Library:
         prompts = [prompt_ids(tokenizer, a.question.question, c) for a, c in zip(asks, contexts, strict=True)]
         with attached(self.base, adapter):
             start = prefill(self.base, prompts, refusal_ids(tokenizer))
-            ids = continue_greedily(self.base, start, max_new_tokens=max_new_tokens) if max_new_tokens else [[] for _ in asks]
+            ids = (
+                continue_greedily(self.base, start, max_new_tokens=max_new_tokens)
+                if max_new_tokens
+                else [[] for _ in asks]
+            )
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [Reply(text=t.strip(), refusal_logprob=float(p)) for t, p in zip(texts, start.refusal_logprob_B, strict=True)]
+        return [
+            Reply(text=t.strip(), refusal_logprob=float(p)) for t, p in zip(texts, start.refusal_logprob_B, strict=True)
+        ]

@@ -29,7 +29,12 @@ def learning_rate(config: TrainConfig, step: int, progress: float) -> float:
 
 
 def train_loop(
-    train: TrainStep, sampler: Sampler, held_out: TrainStep, held_out_sampler: Sampler, config: TrainConfig, on_event: Callable[[Event], None]
+    train: TrainStep,
+    sampler: Sampler,
+    held_out: TrainStep,
+    held_out_sampler: Sampler,
+    config: TrainConfig,
+    on_event: Callable[[Event], None],
 ) -> dict[str, float]:
     """Train until steps, minutes or patience run out, and leave the best weights in the network.
 
@@ -37,7 +42,12 @@ def train_loop(
         The held-out figures of those weights.
     """
     network = train.network
-    optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=train.base.device.type == "cuda")
+    optimiser = torch.optim.AdamW(
+        network.parameters(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        fused=train.base.device.type == "cuda",
+    )
     generator = torch.Generator(train.base.device).manual_seed(config.seed)
     best, best_weights, strikes = {"loss": math.inf}, None, 0
     started, step, progress = time.monotonic(), 0, 0.0
@@ -60,7 +70,16 @@ def train_loop(
         progress = max(step / config.max_steps, elapsed / (60 * config.max_minutes))
         if step % LOG_EVERY == 0:
             logged = {name: round(float(total) / LOG_EVERY, 4) for name, total in totals.items()}
-            on_event({"event": "step", "step": step, "seconds": round(elapsed, 1), "lr": rate, "top_k": config.top_k_at(progress), **logged})
+            on_event(
+                {
+                    "event": "step",
+                    "step": step,
+                    "seconds": round(elapsed, 1),
+                    "lr": rate,
+                    "top_k": config.top_k_at(progress),
+                    **logged,
+                }
+            )
             totals.clear()
         if step % config.eval_every == 0 or progress >= 1.0:
             figures = evaluate_held_out(held_out, held_out_sampler)

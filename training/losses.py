@@ -21,10 +21,14 @@ def lm_loss(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         The sum, and the number of tokens.
     """
-    return F.cross_entropy(logits_TV.float(), target_T, reduction="sum"), torch.tensor(len(target_T), device=target_T.device)
+    return F.cross_entropy(logits_TV.float(), target_T, reduction="sum"), torch.tensor(
+        len(target_T), device=target_T.device
+    )
 
 
-def route_loss(score_BC: Tensor, gold_BC: Tensor, valid_BC: Tensor, distractor_BC: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def route_loss(
+    score_BC: Tensor, gold_BC: Tensor, valid_BC: Tensor, distractor_BC: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """`-sum_i a_i [m_i log sigma(s_i) + (1 - m_i) log(1 - sigma(s_i))]`, a = 0.5 negative, 1 gold, 1.5 distractor.
 
     Args:

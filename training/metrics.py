@@ -21,7 +21,9 @@ def normalize_answer(text: str) -> str:
 
 def token_f1(prediction: str, references: Sequence[str]) -> float:
     """Return the best word F1 against any reference, in [0, 1]."""
-    return max((_f1(normalize_answer(prediction).split(), normalize_answer(r).split()) for r in references), default=0.0)
+    return max(
+        (_f1(normalize_answer(prediction).split(), normalize_answer(r).split()) for r in references), default=0.0
+    )
 
 
 def _f1(predicted: list[str], expected: list[str]) -> float:

@@ -1,6 +1,6 @@
 """`train`: from records to a registered checkpoint, in one call.
 
-    python -m training.run --config smollm2 --data build/data --out runs/first
+python -m training.run --config smollm2 --data build/data --out runs/first
 """
 
 from __future__ import annotations
@@ -93,11 +93,24 @@ def _train(request: TrainRequest, config: TrainConfig, emit: Callable[[Event], N
     torch.set_float32_matmul_precision("high")
     base = load_base(preset, base_path=request.base_path, device=request.device)
     network = MemoryNetwork(spec, base).to(base.device)
-    emit({"event": "start", "device": str(base.device), "dtype": str(base.dtype), "passages": len(kept), "held_out": len(held_out),
-          "parameters": sum(p.numel() for p in network.parameters()), "spec": spec.to_dict()})
-    train_step, train_episodes = _prepared(base, network, config, kept, request.data / f"{config.records}.episodes.npz", emit)
+    emit(
+        {
+            "event": "start",
+            "device": str(base.device),
+            "dtype": str(base.dtype),
+            "passages": len(kept),
+            "held_out": len(held_out),
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "spec": spec.to_dict(),
+        }
+    )
+    train_step, train_episodes = _prepared(
+        base, network, config, kept, request.data / f"{config.records}.episodes.npz", emit
+    )
     held_step, held_episodes = _prepared(base, network, config, held_out, None, emit)
-    best = train_loop(train_step, Sampler(train_episodes, base.device), held_step, Sampler(held_episodes, base.device), config, emit)
+    best = train_loop(
+        train_step, Sampler(train_episodes, base.device), held_step, Sampler(held_episodes, base.device), config, emit
+    )
     del train_step, held_step
     network.eval().requires_grad_(False)
     library = Library(base, network, held_out)
@@ -141,7 +154,9 @@ def _split(records: list, config: TrainConfig) -> tuple[list, list]:
     return [records[i] for i in sorted(held)], [r for i, r in enumerate(records) if i not in held]
 
 
-def _prepared(base: Any, network: Any, config: TrainConfig, records: Sequence, cache: Path | None, emit: Callable[[Event], None]) -> tuple[Any, Any]:
+def _prepared(
+    base: Any, network: Any, config: TrainConfig, records: Sequence, cache: Path | None, emit: Callable[[Event], None]
+) -> tuple[Any, Any]:
     from models.router import atom_metadata
     from training.episodes import Episodes, build_episodes
     from training.features import build_cache
@@ -164,7 +179,9 @@ def _prepared(base: Any, network: Any, config: TrainConfig, records: Sequence, c
         atoms=[a.content for a in atoms],
         questions=[q.question for q in questions],
         answers=[_shortest(q.answers) for q in questions],
-        on_progress=lambda what: emit({"event": "cache", "done": what, "seconds": round(time.monotonic() - started, 1)}),
+        on_progress=lambda what: emit(
+            {"event": "cache", "done": what, "seconds": round(time.monotonic() - started, 1)}
+        ),
     )
     return TrainStep(base, network, features, atom_metadata(atoms).to(base.device)), episodes
 
@@ -176,7 +193,10 @@ def _shortest(answers: Sequence[str]) -> str:
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    return {k: _merged(v, over[k]) if isinstance(v, dict) and k in over else over.get(k, v) for k, v in {**over, **base}.items()}
+    return {
+        k: _merged(v, over[k]) if isinstance(v, dict) and k in over else over.get(k, v)
+        for k, v in {**over, **base}.items()
+    }
 
 
 def main() -> None:
@@ -187,10 +207,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--base", type=Path)
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="override, e.g. memory.num_memory_layers=18")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="override, e.g. memory.num_memory_layers=18"
+    )
     args = parser.parse_args()
     overrides = {k: json.loads(v) for k, _, v in (s.partition("=") for s in args.set)}
-    request = TrainRequest(config=args.config, data=args.data, out=args.out, device=args.device, base_path=args.base, overrides=overrides)
+    request = TrainRequest(
+        config=args.config, data=args.data, out=args.out, device=args.device, base_path=args.base, overrides=overrides
+    )
     train(request, on_event=lambda e: print(json.dumps(e), file=sys.stdout, flush=True))
 
 

@@ -102,7 +102,9 @@ class TrainStep:
         before[:, -1] = False
         return self.base.logits(out_BLD[before]), token_BL[is_answer]
 
-    def losses(self, batch: Batch, config: TrainConfig, *, progress: float, generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
+    def losses(
+        self, batch: Batch, config: TrainConfig, *, progress: float, generator: torch.Generator
+    ) -> dict[str, tuple[Tensor, Tensor]]:
         """Return every loss as (sum, count)."""
         routed = self.route(batch, top_k=config.top_k_at(progress))
         routing, null = routed.routing, self.network.router.spec.null_slot
@@ -113,7 +115,9 @@ class TrainStep:
         out["contrastive"] = listwise_loss(CONTRASTIVE_SCALE * routed.cosine_BU, gold_BU, everything, null_slot=False)
         out["irrelevant"] = self._irrelevant(routed, batch)
         lm = slice(0, batch.num_lm)
-        index_BK, log_weight_BK = with_gold(routing, batch, lm, share=config.gold_forcing * (1 - progress), generator=generator)
+        index_BK, log_weight_BK = with_gold(
+            routing, batch, lm, share=config.gold_forcing * (1 - progress), generator=generator
+        )
         adapter = self.adapter(routed, index_BK, log_weight_BK)
         row_B = self.cache.target_rows(batch.question_B[lm], batch.refuse_B[lm])
         out["lm"] = lm_loss(*self.answer_logits(adapter, row_B))
@@ -123,7 +127,9 @@ class TrainStep:
         rows = batch.off_topic_B.nonzero().squeeze(1)[:32]
         weight_BK = routed.routing.weight_BK[rows]
         column_BK = routed.column_BC[rows].gather(1, routed.routing.index_BK[rows])
-        adapter = compose(self.network.compiler, weight_BK, routed.routing.log_weight_BK[rows], latent_BKZ=routed.latent_UZ[column_BK])
+        adapter = compose(
+            self.network.compiler, weight_BK, routed.routing.log_weight_BK[rows], latent_BKZ=routed.latent_UZ[column_BK]
+        )
         return irrelevant_loss(adapter, weight_BK.sum(1))
 
 

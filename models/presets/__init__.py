@@ -97,7 +97,15 @@ class MemorySpec:
         _choice("memory.kv", "source", self.kv.source, ("none", "latent", "tokens"))
         _choice("memory.kv", "scale", self.kv.scale, ("logits", "values"))
         _choice("memory.kv", "depth", self.kv.depth, ("layer", "entry"))
-        for name in ("num_memory_layers", "num_encoder_layers", "d_embed", "d_key", "d_latent", "rank", "max_atom_tokens"):
+        for name in (
+            "num_memory_layers",
+            "num_encoder_layers",
+            "d_embed",
+            "d_key",
+            "d_latent",
+            "rank",
+            "max_atom_tokens",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"memory: {name} must be at least 1, got {getattr(self, name)}")
 
@@ -177,7 +185,9 @@ def _parse_preset(data: dict[str, Any], *, where: str) -> Preset:
     base, recipes = data.get("base", {}), data.get("recipes", {})
     _known(f"{where}: base", base, {"source", "family", "install"})
     _known(f"{where}: recipes", recipes, set(RECIPES))
-    missing = [k for k in ("name", "base", "recipes") if k not in data] + [k for k in ("source", "family") if k not in base]
+    missing = [k for k in ("name", "base", "recipes") if k not in data] + [
+        k for k in ("source", "family") if k not in base
+    ]
     if missing or not recipes:
         raise ConfigError(f"{where}: must name {', '.join(missing) or 'at least one recipe'}")
     _choice(f"{where}: base", "family", base["family"], FAMILIES)

@@ -1,0 +1,108 @@
+"""Which routed atoms an answer rests on, as verbatim quotes with their pages. Holds no tensors."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+
+from models.atomizer.spans import locate_span
+from models.results import Citation, DocumentInfo, RoutedAtom, StoredAtom
+
+MAX_CITATIONS = 3
+# An atom with this much weight took part in the answer even where it does not contain it.
+CITED_WEIGHT = 0.2
+
+
+def cite(
+    answer: str,
+    routed: Sequence[RoutedAtom],
+    stored: Sequence[StoredAtom],
+    *,
+    text_of: Callable[[str], str],
+    document_of: Callable[[str], DocumentInfo],
+) -> tuple[tuple[Citation, ...], bool]:
+    """Quote the routed atoms that hold the answer, heaviest first, then those that weighed much.
+
+    Where none holds it, the heaviest is quoted alone and the answer counts as unsupported. Every quote is checked
+    against the stored text; one that is not there is left out.
+
+    Args:
+        routed, stored: The selected atoms, in the same order, best first.
+        text_of, document_of: Look a document up by its id.
+
+    Returns:
+        Citations, and whether routed atoms support the whole answer.
+    """
+    parts = _parts(answer)
+    holds = [[_contains(a.atom, part) for part in parts] for a in stored]
+    supported = bool(parts) and all(any(column) for column in zip(*holds, strict=True))
+    order = sorted(range(len(routed)), key=lambda i: (-sum(holds[i]), -routed[i].weight))
+    chosen = [i for i in order if any(holds[i])]
+    chosen = chosen[:1] if len(parts) == 1 else _cover(chosen, holds)
+    chosen += [i for i in order if i not in chosen and routed[i].weight >= CITED_WEIGHT]
+    citations = []
+    for i in (chosen or order[:1])[:MAX_CITATIONS]:
+        quote = _verified(stored[i], text_of(stored[i].document_id))
+        if quote is not None:
+            citations.append(
+                _citation(stored[i], quote, routed[i].weight, document_of(stored[i].document_id), any(holds[i]))
+            )
+    return tuple(citations), supported
+
+
+def _cover(candidates: Sequence[int], holds: Sequence[Sequence[bool]]) -> list[int]:
+    """The first atoms that together hold every part that any holds."""
+    chosen: list[int] = []
+    missing = set(range(len(holds[0]))) if holds else set()
+    for i in candidates:
+        gain = {part for part in missing if holds[i][part]}
+        if gain:
+            chosen.append(i)
+            missing -= gain
+    return chosen
+
+
+def _citation(
+    atom: StoredAtom, quote: tuple[str, int, int], weight: float, document: DocumentInfo, holds: bool
+) -> Citation:
+    text, start, end = quote
+    return Citation(
+        document_id=atom.document_id,
+        document_title=document.title,
+        source=document.sources[0],
+        page_index=atom.page_index,
+        page_label=atom.page_label,
+        quote=text,
+        char_start=start,
+        char_end=end,
+        atom_uid=atom.uid,
+        weight=weight,
+        holds_answer=holds,
+    )
+
+
+def _verified(stored: StoredAtom, text: str) -> tuple[str, int, int] | None:
+    """The atom's span as it stands in the document, with offsets; None where it does not stand there."""
+    atom = stored.atom
+    if text[atom.char_start : atom.char_end] == atom.source_span:
+        return atom.source_span, atom.char_start, atom.char_end
+    found = locate_span(text, atom.source_span)
+    return None if found is None else (text[found[0] : found[1]], *found)
+
+
+def _contains(atom: object, part: str) -> bool:
+    words = f" {_normal(atom.source_span)} {_normal(atom.content)} "
+    return f" {part} " in words
+
+
+def _parts(answer: str) -> list[str]:
+    """The pieces of an enumeration, each of which must be found; an answer without one is a single piece."""
+    whole = _normal(answer)
+    pieces = [_normal(p) for p in re.split(r",|;|\band\b|、|，", answer)]
+    pieces = [p for p in pieces if p]
+    return pieces if len(pieces) > 1 else [whole] if whole else []
+
+
+def _normal(text: str) -> str:
+    return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
