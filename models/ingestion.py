@@ -147,8 +147,8 @@ def _partial_reason(result: Atomization) -> str:
     meta = result.meta
     if not meta.num_failed_windows:
         return ""
-    warnings = "; ".join(meta.warnings[:3])
-    return f"{meta.num_failed_windows} of {meta.num_windows} windows failed: {warnings}. Run the same command again to retry them"
+    lost = f"{meta.num_failed_windows} of {meta.num_windows} windows failed: {'; '.join(meta.warnings[:3])}"
+    return f"{lost}. Run the same command again to retry them"
 
 
 def recompile(old: Bank, new: Bank, engine: Engine, on_progress: OnProgress) -> IngestReport:

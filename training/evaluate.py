@@ -139,7 +139,7 @@ class Evaluation:
 
 
 def bm25_ranks(library: Library, asks: Sequence[Ask]) -> dict[str, list[int]]:
-    """Return the rank of the best gold atom by BM25 alone, in the passage and among all; large where it is not found."""
+    """Return the rank of the best gold atom by BM25 alone, in the passage and among all; huge where it is missed."""
     ranks: dict[str, list[int]] = {"passage": [], "library": []}
     for ask in asks:
         query = ask.question.question
