@@ -4,7 +4,7 @@
     memory.ingest(["paper.pdf"])
     print(memory.ask("Who built the tower?").text)
 
-Importing this module loads neither torch nor lancedb; each is loaded when it is first needed, side by side.
+Importing this module loads neither torch nor lancedb; each is loaded when it is first needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -288,12 +287,12 @@ class DocumentMemory:
         return self._engine
 
     def _open_both(self) -> tuple[Bank, Engine]:
-        """Open bank and model side by side: LanceDB and torch each take seconds to import."""
-        self._identity(None)
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            bank = pool.submit(self._open_bank, create=False)
-            engine = self._load() if read_identity(self.config.bank.absolute()) else None
-            return bank.result(), engine
+        """Open the bank first: what is wrong with it is told before seconds of loading a model.
+
+        Opening both in threads gained nothing: the imports of torch and LanceDB hold the interpreter.
+        """
+        bank = self._open_bank(create=False)
+        return bank, self._load()
 
     def _open_bank(self, *, create: bool) -> Bank:
         if self._bank is None:
