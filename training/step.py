@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from models.base import FrozenBase
@@ -13,13 +12,14 @@ from models.composer import compose
 from models.injection import ComposedAdapter, attached
 from models.microkv import AtomSlots, latent_slots, token_slots
 from models.network import MemoryNetwork
-from models.router import Routing
+from models.router import Router, Routing
 from training.batches import Batch
 from training.config import TrainConfig
 from training.features import FeatureCache
 from training.losses import irrelevant_loss, listwise_loss, lm_loss, route_loss
 
 CONTRASTIVE_SCALE = 20.0
+MAX_IRRELEVANT = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class TrainStep:
         out["irrelevant"] = self._irrelevant(routed, batch)
         lm = slice(0, batch.num_lm)
         index_BK, log_weight_BK = with_gold(
-            routing, batch, lm, share=config.gold_forcing * (1 - progress), generator=generator
+            self.network.router, routing, batch, lm, share=config.gold_forcing * (1 - progress), generator=generator
         )
         adapter = self.adapter(routed, index_BK, log_weight_BK)
         row_B = self.cache.target_rows(batch.question_B[lm], batch.refuse_B[lm])
@@ -124,7 +124,8 @@ class TrainStep:
         return out
 
     def _irrelevant(self, routed: Routed, batch: Batch) -> tuple[Tensor, Tensor]:
-        rows = batch.off_topic_B.nonzero().squeeze(1)[:32]
+        rows = batch.off_topic_B.nonzero().squeeze(1)
+        rows = rows[:: max(1, -(-len(rows) // MAX_IRRELEVANT))]  # evenly: both kinds of off-topic row take part
         weight_BK = routed.routing.weight_BK[rows]
         column_BK = routed.column_BC[rows].gather(1, routed.routing.index_BK[rows])
         adapter = compose(
@@ -139,7 +140,7 @@ def _gold_columns(routed: Routed, batch: Batch) -> Tensor:
 
 
 def with_gold(
-    routing: Routing, batch: Batch, rows: slice, *, share: float, generator: torch.Generator
+    router: Router, routing: Routing, batch: Batch, rows: slice, *, share: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Make sure that the language model can find its answer in what it is given.
 
@@ -149,20 +150,20 @@ def with_gold(
     Returns:
         Columns and log-weights `[B, K]`.
     """
-    index, log_weight = routing.index_BK[rows], routing.log_weight_BK[rows]
-    gold, score = batch.gold_BC[rows], routing.score_BC[rows]
+    index, gold, score = routing.index_BK[rows], batch.gold_BC[rows], routing.score_BC[rows]
     has_gold = gold.any(-1)
     missed = has_gold & ~gold.gather(1, index).any(-1)
     best = score.masked_fill(~gold, -torch.inf).argmax(-1)
     index = torch.where(missed[:, None] & _last(index), best[:, None], index)
-    valid = batch.valid_BC[rows].gather(1, index)
-    logits = score.gather(1, index).masked_fill(~valid, -torch.inf)
-    padded = F.pad(logits, (0, 1), value=0.0)
-    log_weight = torch.where(missed[:, None], padded.log_softmax(-1)[:, :-1], log_weight)
+    kept = torch.zeros_like(gold).scatter(1, index, True)
+    chosen = router.select(score, batch.valid_BC[rows] & kept, top_k=index.shape[1])
     top_gold, gold_index = gold.float().topk(index.shape[1], dim=-1)
     uniform = (top_gold / top_gold.sum(-1, keepdim=True).clamp(min=1)).log()
     forced = has_gold & (torch.rand(len(index), generator=generator, device=index.device) < share)
-    return torch.where(forced[:, None], gold_index, index), torch.where(forced[:, None], uniform, log_weight)
+    return (
+        torch.where(forced[:, None], gold_index, chosen.index_BK),
+        torch.where(forced[:, None], uniform, chosen.log_weight_BK),
+    )
 
 
 def _last(index_BK: Tensor) -> Tensor:
