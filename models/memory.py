@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 REFUSAL = "unanswerable"
 # Text of a document that goes into the prompt with `--context document`, around the heaviest atom.
 DOCUMENT_WINDOW_CHARS = 4000
+# Atoms with less weight do not go into the prompt with `--context atoms`.
+CONTEXT_WEIGHT = 1e-3
 
 
 class DocumentMemory:
@@ -379,7 +381,7 @@ class DocumentMemory:
         if self.config.context == "none":
             return None
         if self.config.context == "atoms":
-            return " ".join(a.atom.content for a, w in zip(chosen, routed.weight, strict=True) if w > 1e-3)
+            return " ".join(a.atom.content for a, w in zip(chosen, routed.weight, strict=True) if w > CONTEXT_WEIGHT)
         top = chosen[0]
         text = bank.text(top.document_id)
         middle = (top.atom.char_start + top.atom.char_end) // 2

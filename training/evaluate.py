@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import time
 from collections import defaultdict
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from models.memory import CONTEXT_WEIGHT
 from models.router import AnswerabilityGate
 from training.data import read_records
 from training.gate import other_article
@@ -83,7 +85,7 @@ class Evaluation:
                 self._result(a, r) for a, r in zip(asks, self.library.answer(asks, None, contexts=texts), strict=True)
             ]
         if bank == "shuffled":
-            return self._shuffled(asks, routed("passage"))
+            return self._shuffled(asks)
         route = routed(bank)
         contexts = {"": None, "atoms": self._atom_texts(route), "document": self._documents(route)}[context]
         off_topic = bank.startswith("off-topic")
@@ -92,22 +94,17 @@ class Evaluation:
         )
         return [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
 
-    def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks) -> list[dict[str, Any]]:
-        """Give every question the memory that another passage's question was given."""
-        order = sorted(range(len(asks)), key=lambda i: asks[i].passage)
-        shift = max(sum(a.passage == p for a in asks) for p in {a.passage for a in asks})
-        source = [0] * len(asks)
-        for place, i in enumerate(order):
-            source[i] = order[(place + shift) % len(order)]
-        index = torch.tensor(source, device=route.row_BK.device)
-        moved = RoutedAsks(
-            row_BK=route.row_BK[index],
-            log_weight_BK=route.log_weight_BK[index],
-            weight_sum_B=route.weight_sum_B[index],
-            top_lexical_B=route.top_lexical_B[index],
-        )
-        replies = self.library.answer(asks, self.library.adapter(moved))
+    def _shuffled(self, asks: Sequence[Ask]) -> list[dict[str, Any]]:
+        """Give every question the memory that a question about another article would be given."""
+        donors = [self._donor(a) for a in asks]
+        route = self._route("passage", donors, self.library.query_keys(donors))
+        replies = self.library.answer(asks, self.library.adapter(route))
         return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
+
+    def _donor(self, ask: Ask) -> Ask:
+        passage = other_article(self.library, ask.passage, self.rng)
+        own = self.library.asks(passage)
+        return self.rng.choice(own) if own else Ask(question=ask.question, passage=passage, gold=())
 
     def _document(self, passage: int) -> str:
         return self.library.records[passage].context
@@ -118,7 +115,7 @@ class Evaluation:
     def _atom_texts(self, route: RoutedAsks) -> list[str]:
         texts = self.library.texts
         return [
-            " ".join(texts[r] for r, w in zip(rows, weights, strict=True) if w > -10.0)
+            " ".join(texts[r] for r, w in zip(rows, weights, strict=True) if w > math.log(CONTEXT_WEIGHT))
             for rows, weights in zip(route.row_BK.tolist(), route.log_weight_BK.tolist(), strict=True)
         ]
 
@@ -143,9 +140,9 @@ def bm25_ranks(library: Library, asks: Sequence[Ask]) -> dict[str, list[int]]:
     ranks: dict[str, list[int]] = {"passage": [], "library": []}
     for ask in asks:
         query = ask.question.question
-        rows, scores = library.passage_candidates(ask)
-        ranks["passage"].append(_gold_rank(scores, np.array(ask.gold) - rows[0]))
-        ranks["library"].append(_gold_rank(library.lexical().all_scores(query), np.array(ask.gold)))
+        _, scores = library.passage_candidates(ask)
+        ranks["passage"].append(_gold_rank(scores, np.array(ask.gold, dtype=np.int64) - library.start[ask.passage]))
+        ranks["library"].append(_gold_rank(library.lexical().all_scores(query), np.array(ask.gold, dtype=np.int64)))
     return ranks
 
 

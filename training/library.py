@@ -91,7 +91,7 @@ class Library:
     def passage_candidates(self, ask: Ask) -> tuple[np.ndarray, np.ndarray]:
         """Return all atoms of the asked passage, and their BM25 in a bank of that passage alone."""
         rows = np.arange(self.start[ask.passage], self.start[ask.passage + 1])
-        return rows, self.lexical(ask.passage).scores(ask.question.question, rows - rows[0])
+        return rows, self.lexical(ask.passage).scores(ask.question.question, rows - self.start[ask.passage])
 
     @torch.no_grad()
     def query_keys(self, asks: Sequence[Ask]) -> Tensor:
@@ -110,12 +110,10 @@ class Library:
         count = self.network.spec.router.num_candidates
         found = []
         for ask, cosine_N in zip(asks, key_BE @ self.key_NE.T, strict=True):
-            scores = self.lexical().all_scores(ask.question.question)
-            if without is not None:
-                hidden = without(ask)
-                scores = np.where(hidden, 0.0, scores)
-                cosine_N = cosine_N.masked_fill(torch.as_tensor(hidden, device=cosine_N.device), -2.0)
-            near = cosine_N.topk(min(count, len(cosine_N))).indices.cpu().numpy()
+            hidden = np.zeros(len(self.atoms), dtype=bool) if without is None else without(ask)
+            scores = np.where(hidden, 0.0, self.lexical().all_scores(ask.question.question))
+            cosine_N = cosine_N.masked_fill(torch.as_tensor(hidden, device=cosine_N.device), -2.0)
+            near = cosine_N.topk(min(count, int((~hidden).sum()))).indices.cpu().numpy()
             words = np.argsort(-scores, kind="stable")[:count]
             rows = np.unique(
                 np.concatenate([near, words[scores[words] > 0]]) if self.network.spec.router.lexical else near
