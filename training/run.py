@@ -6,6 +6,7 @@ python -m training.run --config smollm2 --data build/data --out runs/first
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import sys
@@ -81,12 +82,18 @@ def _train(request: TrainRequest, config: TrainConfig, emit: Callable[[Event], N
     from models.network import MemoryNetwork
     from models.presets import MemorySpec, load_preset
     from training.batches import Sampler
+    from training.data import DataError
     from training.gate import fit_gate
     from training.library import Library
     from training.loop import train_loop
 
     records = _records(request.data, config, emit)
     held_out, kept = _split(records, config)
+    if not held_out or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
+        raise DataError(
+            f"{request.data}: {len(records)} passages are too few: one in four with answerable questions is held out",
+            hint="Add passages with questions, at least 4",
+        )
     preset = load_preset(config.model)
     spec = MemorySpec.from_dict(_merged(preset.spec(config.recipe).to_dict(), config.memory))
     torch.manual_seed(config.seed)
@@ -105,7 +112,7 @@ def _train(request: TrainRequest, config: TrainConfig, emit: Callable[[Event], N
         }
     )
     train_step, train_episodes = _prepared(
-        base, network, config, kept, request.data / f"{config.records}.episodes.npz", emit
+        base, network, config, kept, _episodes_file(request.data, config, kept), emit
     )
     held_step, held_episodes = _prepared(base, network, config, held_out, None, emit)
     best = train_loop(
@@ -152,6 +159,14 @@ def _split(records: list, config: TrainConfig) -> tuple[list, list]:
     usable = [i for i in order if any(q.gold_atom_ids for q in records[i].qa_pairs)]
     held = set(usable[: min(config.holdout_passages, len(usable) // 4)])
     return [records[i] for i in sorted(held)], [r for i, r in enumerate(records) if i not in held]
+
+
+def _episodes_file(folder: Path, config: TrainConfig, records: Sequence) -> Path:
+    """Where the episodes of exactly these records, seed and word matching are kept."""
+    from models.lexical import FORMAT_VERSION
+
+    digest = hashlib.sha256(repr((FORMAT_VERSION, config.seed, records)).encode("utf-8", "surrogatepass"))
+    return folder / f"{config.records}.{digest.hexdigest()[:12]}.episodes.npz"
 
 
 def _prepared(
