@@ -74,12 +74,16 @@ class TrainConfig:
     loss: LossWeights = field(default_factory=LossWeights)
 
     def __post_init__(self) -> None:
-        for name in ("batch_lm", "batch_route", "max_steps", "eval_every", "patience", "max_answer_tokens"):
+        counts = ("batch_lm", "batch_route", "warmup_steps", "max_steps", "eval_every", "patience", "max_answer_tokens")
+        for name in counts:
             if getattr(self, name) < 1:
                 raise ConfigError(f"train: {name} must be at least 1, got {getattr(self, name)}")
         for name in ("share_library", "share_sibling", "gold_forcing"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"train: {name} must be in [0, 1], got {getattr(self, name)}")
+        shares = [share for share, _ in self.top_k]
+        if not shares or shares[0] != 0.0 or shares != sorted(shares):
+            raise ConfigError(f"train: top_k must be pairs (share, K) that rise from share 0, got {self.top_k}")
 
     def top_k_at(self, progress: float) -> int:
         """Return K at `progress` in [0, 1] of the run."""

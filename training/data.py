@@ -50,6 +50,8 @@ def read_squad(path: Path) -> Iterator[Passage]:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist", hint="Pass the folder of the data with --data") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
     if isinstance(data, list):
         yield from _flat_passages(data)
         return
@@ -73,9 +75,9 @@ def _flat_passages(rows: list[dict[str, Any]]) -> Iterator[Passage]:
     by_context: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_context.setdefault(row["context"], []).append(row)
-    for context, group in by_context.items():
+    for number, (context, group) in enumerate(by_context.items()):
         questions = tuple(
-            (f"{len(by_context)}-{i}", row["question"].strip(), ((row["answer"], context.find(row["answer"])),), False)
+            (f"{number}-{i}", row["question"].strip(), ((row["answer"], context.find(row["answer"])),), False)
             for i, row in enumerate(group)
             if row["answer"] in context
         )
@@ -170,5 +172,5 @@ def read_records(path: Path) -> list[AnnotationRecord]:
             return [AnnotationRecord.from_dict(json.loads(line)) for line in file]
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist", hint="Make it with `python -m training.prepare`") from error
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError, OSError, EOFError) as error:
         raise DataError(f"{path}: not annotation records: {error}") from error
