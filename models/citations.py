@@ -6,7 +6,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from models.atomizer.spans import locate_span
+from models.atomizer.spans import UNSPACED, locate_span
+from models.atoms import Atom
 from models.results import Citation, DocumentInfo, RoutedAtom, StoredAtom
 
 MAX_CITATIONS = 3
@@ -91,18 +92,19 @@ def _verified(stored: StoredAtom, text: str) -> tuple[str, int, int] | None:
     return None if found is None else (text[found[0] : found[1]], *found)
 
 
-def _contains(atom: object, part: str) -> bool:
-    words = f" {_normal(atom.source_span)} {_normal(atom.content)} "
-    return f" {part} " in words
+def _contains(atom: Atom, part: str) -> bool:
+    return any(f" {part} " in f" {_normal(text)} " for text in (atom.source_span, atom.content))
 
 
 def _parts(answer: str) -> list[str]:
     """The pieces of an enumeration, each of which must be found; an answer without one is a single piece."""
     whole = _normal(answer)
-    pieces = [_normal(p) for p in re.split(r",|;|\band\b|、|，", answer)]
+    pieces = [_normal(p) for p in re.split(r",\s|;|\band\b|、|，", answer)]
     pieces = [p for p in pieces if p]
     return pieces if len(pieces) > 1 else [whole] if whole else []
 
 
 def _normal(text: str) -> str:
-    return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
+    """Words in lower case with single spaces; every letter of a script without spaces is a word."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(re.findall(r"\w+", UNSPACED.sub(r" \g<0> ", folded)))
