@@ -40,7 +40,7 @@ def route_loss(
     weight = torch.where(gold_BC, GOLD_WEIGHT, NEGATIVE_WEIGHT)
     if distractor_BC is not None:
         weight = weight.masked_fill(distractor_BC & ~gold_BC, DISTRACTOR_WEIGHT)
-    bce = F.binary_cross_entropy_with_logits(score_BC, gold_BC.float(), reduction="none")
+    bce = F.binary_cross_entropy_with_logits(score_BC, gold_BC.to(score_BC.dtype), reduction="none")
     return (bce * weight).masked_fill(~valid_BC, 0.0).sum(), valid_BC.sum()
 
 
