@@ -72,9 +72,9 @@ def colours(count: int, *, articles: int = 4) -> list[AnnotationRecord]:
         records.append(
             make_record(
                 f"Article {number % articles}",
-                [f"The {place} is {colour}." for place, colour in zip(places, picked, strict=True)],
+                [f"The {place} shows {colour}." for place, colour in zip(places, picked, strict=True)],
                 [
-                    (f"What colour is {place}?", colour, [i])
+                    (f"Which colour does {place} show?", colour, [i])
                     for i, (place, colour) in enumerate(zip(places, picked, strict=True))
                 ],
             )
