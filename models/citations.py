@@ -37,7 +37,7 @@ def cite(
     """
     parts = _parts(answer)
     holds = [[_contains(a.atom, part) for part in parts] for a in stored]
-    supported = bool(parts) and all(any(column) for column in zip(*holds, strict=True))
+    supported = bool(parts) and all(any(row[i] for row in holds) for i in range(len(parts)))
     order = sorted(range(len(routed)), key=lambda i: (-sum(holds[i]), -routed[i].weight))
     chosen = [i for i in order if any(holds[i])]
     chosen = chosen[:1] if len(parts) == 1 else _cover(chosen, holds)
