@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from models.atomizer import Atomization, Atomizer
 from models.atoms import Atom
 from models.documents import Document
-from models.errors import AtomizerError, D2AError
+from models.errors import AtomizerError, BaseModelError, CheckpointError, D2AError
 from models.results import DocumentInfo, IngestItem, IngestProgress, IngestReport
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Ingestion:
         name = source if source == "-" else os.path.abspath(source)
         try:
             item = self._ingest(source, name, progress, password, stdin)
+        except (BaseModelError, CheckpointError):
+            raise  # no other document would fare better
         except D2AError as error:
             if name == "-" or os.path.exists(name):
                 self.bank.fail(name, error.message)
@@ -92,13 +94,13 @@ class Ingestion:
         same, before = self.bank.find_content(document.content_hash), self.bank.find_source(name)
         if same is not None and same.status == "ok" and not self.again:
             return self._known(source, name, same, before)
+        engine = self.engine()  # a base that is not there is told before an endpoint is paid for atoms
         self.bank.begin(name, document.content_hash)
         pages = len(document.pages)
         progress("atomize", pages=pages, num_pages=pages)
         result = self.atomizer.atomize(document)
         atoms = usable_atoms(result, source)
         progress("compile", pages=pages, num_pages=pages, atoms=0, num_atoms=len(atoms))
-        engine = self.engine()
         keys, shard = engine.compile(
             atoms,
             store=self.bank.identity.store,
@@ -193,6 +195,7 @@ def swap_folders(new: Path, old: Path) -> None:
     import shutil
 
     backup = backup_of(old)
+    shutil.rmtree(backup, ignore_errors=True)  # left by a swap that was cut off when `new` stood already
     old.rename(backup)
     new.rename(old)
     shutil.rmtree(backup)

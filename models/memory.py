@@ -89,7 +89,7 @@ class DocumentMemory:
             What became of each source. A document that cannot be read does not stop the others.
 
         Raises:
-            BankError, CheckpointError: The bank or the memory cannot be used at all.
+            BankError, CheckpointError, BaseModelError: Bank, memory or base cannot be used at all.
         """
         bank = self._open_bank(create=True)
         ingestion = Ingestion(
@@ -146,8 +146,6 @@ class DocumentMemory:
         if not question.strip():
             raise ConfigError("the question is empty", hint='Ask one: d2a ask "Who wrote it?"')
         bank, engine = self._open_both()
-        if bank.num_atoms == 0:
-            raise BankError(f"bank {self.config.bank} holds no atoms", hint="Run `d2a ingest FILE` first")
         loaded = time.perf_counter()
         stored, routed, selected = self._route(bank, engine, question)
         if on_routed:
@@ -222,6 +220,7 @@ class DocumentMemory:
 
         Raises:
             ConfigError: Neither or both of question and atom, or a folder that is not empty.
+            BankError: There is no bank, nothing in it, or no such atom.
         """
         from models.export import single_atom, write_peft
 
@@ -294,6 +293,8 @@ class DocumentMemory:
         Opening both in threads gained nothing: the imports of torch and LanceDB hold the interpreter.
         """
         bank = self._open_bank(create=False)
+        if bank.num_atoms == 0:
+            raise BankError(f"bank {self.config.bank} holds no atoms", hint="Run `d2a ingest FILE` first")
         return bank, self._load()
 
     def _open_bank(self, *, create: bool) -> Bank:
