@@ -23,7 +23,7 @@ def fit_gate(
     """Fit logistic regression on (sum of weights, top BM25, log P(refusal)), answerable against off-topic.
 
     Each question is asked of its passage (K = 3), of all passages (K = 8), of a passage of another article, and of
-    all passages but those of its article. The threshold refuses 3 % of the answerable ones.
+    all passages but those of its article. The threshold refuses at most 3 % of the answerable ones.
 
     Returns:
         The gate, and figures for the record.
@@ -41,7 +41,7 @@ def fit_gate(
     negative = torch.cat([rows["off_passage"], rows["off_library"]])
     gate = _logistic(positive, negative)
     scores = {name: gate(*x.T).tolist() for name, x in rows.items()}
-    threshold = float(np.quantile(scores["passage"] + scores["library"], ANSWERABLE_REFUSED))
+    threshold = float(np.quantile(scores["passage"] + scores["library"], ANSWERABLE_REFUSED, method="lower"))
     gate = AnswerabilityGate(coefficients=gate.coefficients, bias=gate.bias, threshold=threshold)
     figures = {
         "questions": len(asks),
