@@ -89,10 +89,10 @@ def _train(request: TrainRequest, config: TrainConfig, emit: Callable[[Event], N
 
     records = _records(request.data, config, emit)
     held_out, kept = _split(records, config)
-    if not held_out or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
+    if len(held_out) < 2 or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
         raise DataError(
             f"{request.data}: {len(records)} passages are too few: one in four with answerable questions is held out",
-            hint="Add passages with questions, at least 4",
+            hint="Train on at least 8 passages with answerable questions",
         )
     preset = load_preset(config.model)
     spec = MemorySpec.from_dict(_merged(preset.spec(config.recipe).to_dict(), config.memory))
