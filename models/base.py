@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from models.errors import BaseModelError
+from models.errors import BaseModelError, ConfigError
 from models.injection import register_attention
 from models.presets import FAMILIES, MemorySpec, Preset
 from models.weights import resolve_base
@@ -91,7 +91,15 @@ class FrozenBase:
         return matches[0]
 
     def sites(self, spec: MemorySpec) -> list[Site]:
-        """Return the micro-LoRA's places, memory layer by memory layer, in the order of `target_modules`."""
+        """Return the micro-LoRA's places, memory layer by memory layer, in the order of `target_modules`.
+
+        Raises:
+            ConfigError: `spec` asks for more layers than this base has.
+            BaseModelError: A target module that is not there.
+        """
+        for name in ("num_memory_layers", "num_encoder_layers"):
+            if getattr(spec, name) > self.num_layers:
+                raise ConfigError(f"memory: {name} must be at most {self.num_layers}, got {getattr(spec, name)}")
         places = []
         for layer in range(self.num_layers - spec.num_memory_layers, self.num_layers):
             for name in spec.target_modules:

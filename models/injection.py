@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -52,19 +52,15 @@ class ComposedAdapter:
 @contextmanager
 def attached(base: FrozenBase, adapter: ComposedAdapter | None) -> Iterator[None]:
     """Write `adapter` into `base` for the length of the block; None writes nothing."""
-    handles = []
     adapter = adapter or ComposedAdapter()
-    try:
+    with ExitStack() as undo:
         for site, (a_BRI, b_BOR) in adapter.lora.items():
-            handles.append(base.module(site).register_forward_hook(_lora_hook(a_BRI, b_BOR)))
+            undo.callback(base.module(site).register_forward_hook(_lora_hook(a_BRI, b_BOR)).remove)
         for layer, prefix in adapter.prefix.items():
-            setattr(base.attention_module(layer), _PREFIX, prefix)
+            module = base.attention_module(layer)
+            setattr(module, _PREFIX, prefix)
+            undo.callback(delattr, module, _PREFIX)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        for layer in adapter.prefix:
-            delattr(base.attention_module(layer), _PREFIX)
 
 
 def _lora_hook(a_BRI: Tensor, b_BOR: Tensor) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
@@ -77,11 +73,14 @@ def _lora_hook(a_BRI: Tensor, b_BOR: Tensor) -> Callable[[nn.Module, tuple[Tenso
 
 
 def register_attention(inner: str) -> str:
-    """Register the memory's attention around `inner` with transformers and return its name."""
+    """Register the memory's attention around `inner` with transformers and return its name.
+
+    FlashAttention keeps its name: transformers loads the kernels by it. Without slots nothing changes for others.
+    """
     from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
-    name = f"d2a_{inner}"
+    name = inner if inner == "flash_attention_2" else f"d2a_{inner}"
     AttentionInterface.register(name, _memory_attention(inner))
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[inner])
     return name
@@ -95,13 +94,12 @@ def _memory_attention(inner: str) -> Callable[..., tuple[Tensor, Tensor | None]]
         if prefix is None:
             return _function(inner, module)(module, query, key, value, attention_mask, **kwargs)
         batch = query.shape[0]
-        mask = _extended_mask(prefix.bias_BS, attention_mask, query, key)
+        mask = _extended_mask(prefix.bias_BS, attention_mask, query, key, window=kwargs.pop("sliding_window", None))
         key = torch.cat([prefix.key_BHSF.to(key.dtype).expand(batch, -1, -1, -1), key], dim=2)
         value = torch.cat([prefix.value_BHSF.to(value.dtype).expand(batch, -1, -1, -1), value], dim=2)
-        # FlashAttention takes no additive mask; the sliding window is already in the mask, and spares the slots.
-        usable = "sdpa" if inner == "flash_attention_2" and kwargs.get("softcap") is None else inner
-        usable = "eager" if usable == "flash_attention_2" else usable
-        kwargs.pop("sliding_window", None)
+        usable = inner
+        if inner == "flash_attention_2":  # it takes no additive mask, and sdpa takes no soft cap
+            usable = "sdpa" if kwargs.get("softcap") is None else "eager"
         return _function(usable, module)(module, query, key, value, mask, **kwargs)
 
     return forward
@@ -109,22 +107,27 @@ def _memory_attention(inner: str) -> Callable[..., tuple[Tensor, Tensor | None]]
 
 def _function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Transformers' attention called `name`; each modelling file brings its own eager one."""
+    from transformers.integrations.flash_attention import flash_attention_forward
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+    if name == "flash_attention_2":
+        return flash_attention_forward
     eager = sys.modules[type(module).__module__].eager_attention_forward
     return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
 
 
-def _extended_mask(bias_BS: Tensor, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+def _extended_mask(bias_BS: Tensor, mask: Tensor | None, query: Tensor, key: Tensor, *, window: int | None) -> Tensor:
     """Return the additive mask `[B, 1, L, S + T]` over slots and tokens.
 
-    `mask` is what the attention got: None (causal), padding `[B, T]`, or `[B, 1, L, T]`, boolean or additive.
+    `mask` is what the attention got: None (causal), padding `[B, T]`, or `[B, 1, L, T]`, boolean or additive, which
+    has the sliding window already. The window spares the slots.
     """
     batch, num_queries, num_keys = query.shape[0], query.shape[2], key.shape[2]
     blocked = torch.finfo(query.dtype).min
     if mask is None or mask.dim() == 2:
         q, k = torch.arange(num_queries, device=key.device), torch.arange(num_keys, device=key.device)
-        allowed = (k[None, :] <= q[:, None] + num_keys - num_queries)[None, None]
+        distance = q[:, None] + num_keys - num_queries - k[None, :]
+        allowed = ((distance >= 0) & (distance < (window or num_keys)))[None, None]
         mask = allowed if mask is None else allowed & mask[:, None, None, -num_keys:].bool()
     mask = mask[..., :num_keys]
     if mask.dtype == torch.bool:
