@@ -22,6 +22,8 @@ _NEW_BLOCK = re.compile(
     r"|(Figure|Fig\.|Table|Listing|Algorithm|Scheme|Box|Chapter|Section|Appendix)\s[\dA-Z][\d.]*\s?[:.]"
 )
 _NUMBERED = re.compile(r"\d{1,3}(\.\d{1,3})*\.?\s+[^\W\d_a-z]")  # 2.1 Data, or 3. Mix the dough
+_HEADING_MARK = re.compile(r"#{1,6} \S")
+_CELLS = " | "
 _FOOTNOTE = re.compile(r"\d{1,2}[^\W\d_]{2}|[*†‡§¶]\s?[^\W\d_]")
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u2e80-\u30ff\u31f0-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
@@ -181,6 +183,10 @@ def _measured(lines: list[_Line]) -> list[_Line]:
 
 def _separator(previous: _Line, line: _Line) -> str:
     """What stands between two lines: nothing or a space within a paragraph, else one or two newlines."""
+    if _HEADING_MARK.match(previous.text) or _HEADING_MARK.match(line.text):
+        return "\n\n"
+    if _CELLS in previous.text or _CELLS in line.text:
+        return "\n" if _CELLS in previous.text and _CELLS in line.text else "\n\n"
     ended = bool(_SENTENCE_END.search(previous.text))
     glue = _glue(previous, line)
     if _continues(previous, line, ended=ended):

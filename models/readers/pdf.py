@@ -1,6 +1,7 @@
-"""PDF files, through pypdf: text, page labels, form fields; no optical character recognition.
+"""PDF files, through pypdf: text, headings, tables, page labels, form fields; no character recognition.
 
-A page that cannot be read costs that page, not the document, and is named in the warnings.
+Holds the way from a file to its pages; `models.readers.typography` finds headings, `models.readers.layout`
+tables. A page that cannot be read costs that page, not the document, and is named in the warnings.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from models.errors import DocumentError
 from models.readers.clean import damage, normalise, squash
 from models.readers.extract import Extract, Progress
 from models.readers.flow import drop_running_lines, flow
+from models.readers.layout import join_rows, looks_tabular
+from models.readers.typography import NUMBERED, Line, mark_headings, read_runs, to_lines
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +38,19 @@ def extract(data: bytes, *, name: str, password: str | None, on_page: Progress) 
     with _quiet_pypdf():
         reader = _open(data, name=name, password=password)
         raw: list[str] = []
+        lines: list[list[Line]] = []
         forms: list[str] = []
         lost: dict[int, str] = {}
         attached: list[str] = []
         num_pages = len(reader.pages)
         for index in range(num_pages):
             text, form = "", ""
+            lines.append([])
             # A malformed file can make pypdf raise nearly anything; what it costs is one page.
             try:
                 page = reader.pages[index]
-                text = page.extract_text()
+                text, runs = read_runs(page)
+                lines[-1] = _with_tables(page, to_lines(runs))
                 form, names = _annotations(page)
                 attached += names
             except Exception as e:
@@ -54,11 +60,11 @@ def extract(data: bytes, *, name: str, password: str | None, on_page: Progress) 
             forms.append(form)
             on_page(index + 1, num_pages)
         labels = _labels(reader, num_pages)
-        titles = _titles(reader)
+        titles = [_metadata_title(reader), _largest_text(lines[0] if lines else [])]
         attached += _attachments(reader)
     if not any(map(str.strip, [*raw, *forms])):
         _raise_without_text(name, num_pages, lost)
-    pages = flow(drop_running_lines([normalise(text) for text in raw]))
+    pages = flow(drop_running_lines([normalise(text) for text in mark_headings(lines)]))
     pages = [_with_form(page, form) for page, form in zip(pages, forms, strict=True)]
     warnings = [*_page_warnings(raw, forms, labels, lost), *damage(raw)]
     warnings += [f"the attachment {file!r} was not read; save it and ingest it by itself" for file in attached]
@@ -154,30 +160,33 @@ def _labels(reader: Any, num_pages: int) -> list[str]:
     return [label or number for label, number in zip(labels, plain, strict=True)] if len(labels) == num_pages else plain
 
 
-def _titles(reader: Any) -> list[str | None]:
-    """The title in the metadata, then what is set in the largest type on the first page."""
-    titles: list[str | None] = []
+def _with_tables(page: Any, lines: list[Line]) -> list[Line]:
+    """Join the cells of table rows; a layout that pypdf cannot tell costs the tables, not the page."""
+    if not looks_tabular(lines):
+        return lines
+    try:
+        layout = page.extract_text(extraction_mode="layout", layout_mode_space_vertically=False)
+    except Exception as e:
+        logger.debug("layout: %s", e)
+        return lines
+    return join_rows(lines, layout)
+
+
+def _metadata_title(reader: Any) -> str | None:
     with contextlib.suppress(Exception):
-        titles.append(reader.metadata.title if reader.metadata else None)
-    with contextlib.suppress(Exception):
-        titles.append(_largest_text(reader.pages[0]))
-    return titles
+        return reader.metadata.title if reader.metadata else None
+    return None
 
 
-def _largest_text(page: Any) -> str | None:
-    pieces: list[tuple[float, str]] = []
-
-    def visit(text: str, cm: list[float], tm: list[float], _font: Any, size: float) -> None:
-        if text.strip():
-            pieces.append((round(size * (abs(tm[0]) + abs(tm[1])) * (abs(cm[0]) + abs(cm[1])), 1), text))
-
-    page.extract_text(visitor_text=visit)
-    sizes = [size for size, text in pieces if sum(map(str.isalpha, text)) > 3]
-    largest = max(sizes, default=0.0)
-    if not sizes or largest < _TITLE_SIZE * statistics.median(sizes):
+def _largest_text(lines: list[Line]) -> str | None:
+    """What is set in the largest type on a page, where it stands out, up to a numbered heading."""
+    filled = [line for line in lines if line.size and sum(map(str.isalpha, line.text)) > 1]
+    largest = max((line.size for line in filled), default=0.0)
+    if not filled or largest < _TITLE_SIZE * statistics.median(line.size for line in filled):
         return None
-    from_title = itertools.dropwhile(lambda piece: piece[0] != largest, pieces)
-    title = squash(" ".join(text for _, text in itertools.takewhile(lambda piece: piece[0] == largest, from_title)))
+    first, *others = itertools.dropwhile(lambda line: line.size != largest, filled)
+    rest = itertools.takewhile(lambda line: line.size == largest and not NUMBERED.match(line.text.strip()), others)
+    title = squash(" ".join(line.text for line in [first, *rest]))
     return title if len(title) in _NUM_TITLE_CHARACTERS else None
 
 

@@ -133,3 +133,10 @@ def test_bare_page_numbers_go_from_the_second_page_on() -> None:
 def test_a_header_on_three_pages_stays() -> None:
     pages = [f"Draft\nText number {word}.\nEnd {word}" for word in ("one", "two", "three")]
     assert drop_running_lines(pages) == pages
+
+
+def test_marked_headings_and_rows_keep_a_line_each() -> None:
+    page = "The harbour was closed when\n# Traffic by year\nand it\nYear | Ships\n1909 | 212\nships were counted."
+    assert flow([page]) == [
+        "The harbour was closed when\n\n# Traffic by year\n\nand it\n\nYear | Ships\n1909 | 212\n\nships were counted."
+    ]

@@ -36,3 +36,6 @@ def test_a_long_paper_reads_as_running_text() -> None:
     assert "self-explaining models" in document.text.lower()
     # A sentence that runs over the break between the printed pages 4 and 5.
     assert "we identify that an agreed upon evaluation metric is necessary in XAI" in document.text
+    headings = [line.lstrip("# ") for line in document.text.split("\n") if line.startswith("#")]
+    assert headings[:4] == [document.title, "Abstract", "Introduction", "Theory"]
+    assert headings[-3:] == ["Conclusion and outlook", "Acknowledgements", "References"]
