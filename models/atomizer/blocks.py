@@ -26,10 +26,12 @@ _NAMED_HEADING = re.compile(
     r"|results|discussion|conclusions?|references|bibliography|acknowledge?ments|summary|contents|limitations)$",
     re.IGNORECASE,
 )
+_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing|Algorithm)\s\d[\d.]*\s?[:.]\s")
 _LIST_ITEM = re.compile(r"(?:[-*+•‣◦▪●·–—]|\(?\d{1,3}[.)]|\(?[a-z]\))\s+\S")
 _BARE_NUMBER = re.compile(r"[-–—\s]*(?:page\s+)?(?:\d{1,4}|[ivxlc]{1,6})(?:\s+of\s+\d{1,4})?[-–—\s]*", re.IGNORECASE)
 _RULE = re.compile(r"[\s|:=+_*~–—-]{3,}")
 _NUMBER = re.compile(r"[(+\-−±<>≤≥~$€£¥]*\d[\d.,:/%]*[)%*]*")
+_SET = re.compile(r"\{[^{}|]*\|[^{}|]*\}")  # {x | x is even}
 _WIDE_GAP = re.compile(r"\S(?: {3,}|\t+)(?=\S)")
 _LABELLED_CELL = re.compile(r"(?:^|; )[^:;.]{1,40}:(?: [^;]*)?")
 _CSV_COMMA = re.compile(r",(?=\S)")
@@ -83,7 +85,8 @@ def split_blocks(text: str) -> list[Block]:
             kind, level = _classify(line.text, before, after, upcoming[index], open_kind)
             if kind == "heading" and marked and not line.text.startswith("#"):
                 kind, level = "prose", 0
-        if kind == "prose" and (open_kind in ("prose", "list") or _resumes(line.text, blocks, text)):
+        goes_on = open_kind in ("prose", "list") or _resumes(line.text, blocks, text)
+        if kind == "prose" and goes_on and not _CAPTION.match(line.text):
             blocks[-1] = replace(blocks[-1], end=line.end)
             open_kind = blocks[-1].kind
         else:
@@ -130,7 +133,8 @@ def _is_rule(line: str) -> bool:
 
 
 def _is_row(line: str, before: str, after: str) -> bool:
-    if " | " in line or line.count("|") >= 2 or len(_WIDE_GAP.findall(line)) >= 2 or "\t" in line:
+    bars = _SET.sub("", line) if "{" in line else line
+    if " | " in bars or bars.count("|") >= 2 or len(_WIDE_GAP.findall(line)) >= 2 or "\t" in line:
         return True
     for is_like in (_is_csv, _is_labelled):
         if is_like(line) and (is_like(before) or is_like(after)):
@@ -164,8 +168,10 @@ def _heading_level(line: str, before: str, after: str, upcoming: str) -> int | N
         return 1 + numbered[1].count(".") if alone or "." in numbered[1] else None
     if _NAMED_HEADING.match(line):
         return 1
-    introduces = len(upcoming) >= max(_FULL_LINE_CHARS, len(line)) or bool(_LIST_ITEM.match(upcoming))
-    runs_on = len(words) > 1 and _is_titled(title) and after[:1].isupper()
+    is_long = len(upcoming) >= max(_FULL_LINE_CHARS, len(line)) and not _CAPTION.match(upcoming)
+    introduces = is_long or bool(_LIST_ITEM.match(upcoming))
+    has_digits = any(c.isdigit() for c in title)  # rather a row of a table whose gaps are lost
+    runs_on = len(words) > 1 and _is_titled(title) and after[:1].isupper() and not has_digits
     brief = _is_titled(title) or (len(words) <= 5 and "," not in title and sum(map(str.isalpha, title)) > 3)
     return 0 if introduces and ((isolated and brief) or runs_on) else None
 

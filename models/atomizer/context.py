@@ -59,6 +59,8 @@ def body_of(text: str, piece: Piece) -> str:
     raw = text[piece.start : piece.end]
     if piece.kind == "row":
         return _row_body(raw, piece.columns)
+    if piece.kind == "heading":
+        return clean_body(raw.lstrip("#"))
     if piece.kind == "list":
         body = clean_body(_ITEM_BREAK.sub("; ", raw))
         return _BULLET.sub("", body) or body

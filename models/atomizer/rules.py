@@ -21,7 +21,7 @@ from models.atoms import AnnotationMeta, Atom
 from models.config import AtomizerConfig
 from models.documents import Document
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 """Raise it with every change after which some document gives other atoms."""
 
 _PROGRESS_EVERY = 200

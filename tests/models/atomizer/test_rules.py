@@ -150,7 +150,7 @@ def test_labelled_rows_are_atoms_of_their_own():
 def test_a_heading_without_a_body_is_kept_as_an_atom():
     atoms = atoms_of("# Closed on 3 May\n\n# Prices\n\nA ticket costs 4 euros.")
     assert [(a.content, a.is_answer_bearing) for a in atoms] == [
-        ("# Closed on 3 May", True),
+        ("Closed on 3 May", True),
         ("Prices: A ticket costs 4 euros.", True),
     ]
 
@@ -292,3 +292,24 @@ def test_answers_of_squad_lie_inside_one_short_atom():
                 missed += sum(a.char_start <= start and start + len(answer) <= a.char_end for a in atoms) != 1
     assert missed < 0.005 * spans
     assert 4.5 < num_atoms / num_passages < 5.5
+
+
+def test_a_caption_is_an_atom_of_its_own_and_has_no_heading() -> None:
+    contents = [a.content for a in atoms_of("The Gull Was Sold\nFigure 2. The Gull at the pier in the summer of 1909.")]
+    assert contents == ["The Gull Was Sold", "Figure 2. The Gull at the pier in the summer of 1909."]
+    contents = [a.content for a in atoms_of("The pilot often worked with\nFigure 2: The pier. It stood until 1912.")]
+    assert contents[0] == "The pilot often worked with"
+
+
+def test_a_row_without_gaps_is_no_heading() -> None:
+    row = "Fourth Gull Eva Kral 1912 Granite"
+    text = f"{row}\nThe pier was built by the harbour company and stood for eleven years in all."
+    assert any(row in a.source_span for a in atoms_of(text))
+
+
+def test_the_bar_of_a_set_makes_no_table_row() -> None:
+    text = "The language {xx | x is a binary string} is decided in linear time. It needs two tapes."
+    assert [a.source_span for a in atoms_of(text)] == [
+        "The language {xx | x is a binary string} is decided in linear time.",
+        "It needs two tapes.",
+    ]
