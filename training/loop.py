@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.errors import ConfigError
 from training.batches import Sampler
 from training.config import TrainConfig
 from training.episodes import ANSWERABLE
@@ -40,6 +41,9 @@ def train_loop(
 
     Returns:
         The held-out figures of those weights.
+
+    Raises:
+        ConfigError: The run diverged before its first evaluation.
     """
     network = train.network
     optimiser = torch.optim.AdamW(
@@ -91,8 +95,9 @@ def train_loop(
                 strikes += 1
             if strikes >= config.patience:
                 break
-    if best_weights is not None:
-        network.load_state_dict(best_weights)
+    if best_weights is None:
+        raise ConfigError(f"train: the held-out loss is not finite after {step} steps", hint="Lower learning_rate")
+    network.load_state_dict(best_weights)
     return best
 
 

@@ -67,7 +67,7 @@ def test_padding_of_a_batch_changes_no_row():
     with torch.no_grad():
         routed = step.route(batch, top_k=3)
         index_BK, log_weight_BK = routed.routing.index_BK[:6], routed.routing.log_weight_BK[:6]
-        together, target = step.answer_logits(step.adapter(routed, index_BK, log_weight_BK), rows)
+        together, _ = step.answer_logits(step.adapter(routed, index_BK, log_weight_BK), rows)
         alone = []
         for i in range(6):
             single = replace(routed, column_BC=routed.column_BC[i : i + 1])
