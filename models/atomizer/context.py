@@ -23,6 +23,7 @@ _WORD = re.compile(r"[^\W_]+")
 _DIGITS = re.compile(r"\d")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u200b\u2028\u2029\ud800-\udfff\ufeff]")
 _FILE_SUFFIX = re.compile(r"\.(?:pdf|docx?|html?|epub|md|markdown|txt|csv|tsv|json)$", re.IGNORECASE)
+_LABEL = re.compile(r"(?=[^\W\d_])[^|.;!?]{2,40}")
 _BULLET = re.compile(r"^(?:[-*+•‣◦▪●·]|\(?[a-z]\))\s+")
 _ITEM_BREAK = re.compile(r"\n\s*[-*+•‣◦▪●·]\s+")
 _QUOTE_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
@@ -74,6 +75,8 @@ def _row_body(raw: str, columns: tuple[str, ...]) -> str:
         named = "; ".join(f"{name}: {clean_body(value)}" for name, value in pairs if value)
         if num_tokens(named) <= MAX_CONTENT_TOKENS:
             return named
+    if len(values) == 2 and not columns and _LABEL.fullmatch(values[0]):
+        return f"{values[0].rstrip(': ')}: {values[1]}"
     return " | ".join(values) if len(values) > 1 else clean_body(raw)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 
 from models.atomizer.blocks import Block, BlockKind, split_blocks
 from models.atomizer.lexicon import REFERENCE_SECTIONS
@@ -27,6 +28,7 @@ _CUTS = tuple(
         r"\s+",
     )
 )
+_FIGURE = re.compile(r"[\W_]*\d")
 _LINE_CUT = re.compile(r"\n+")
 _CITATION = re.compile(r"\[?\d{1,3}(?:\s?[,–-]\s?\d{1,3})*\]?\s+(?=[A-Z][a-z]|[A-Z]{2})")
 
@@ -75,7 +77,7 @@ def segment(document: Document, language: str) -> list[Piece]:
             continue
         previous = blocks[number - 1].kind if number else None
         if block.kind == "row" and previous != "row":
-            columns = _columns(text, block, following)
+            columns = _columns(text, blocks, number)
         if block.kind in ("list", "row") and previous != block.kind:
             lead = number - 1 if previous == "prose" else None
         base = Piece(
@@ -128,15 +130,22 @@ def cells(row: str) -> list[str]:
     return [" ".join(p.split()) for p in parts]
 
 
-def _columns(text: str, block: Block, following: Block | None) -> tuple[str, ...]:
-    """Return the column names: a first row without digits, of a marked table or above a row with digits."""
-    if following is None or following.kind != "row":
+def _columns(text: str, blocks: list[Block], number: int) -> tuple[str, ...]:
+    """Return the column names: a first row without digits, of a marked table or above a row with digits.
+
+    Two columns need figures all the way down, for most tables of two columns are lists of labels and values.
+    """
+    table = [text[b.start : b.end] for b in takewhile(lambda b: b.kind == "row", islice(blocks, number, None))]
+    names, *rows = map(cells, table)
+    alike = bool(rows) and len(names) == len(rows[0]) >= 2 and all(names)
+    if not alike or any(c.isdigit() for name in names for c in name):
         return ()
-    names = cells(text[block.start : block.end])
-    values = cells(text[following.start : following.end])
-    alike = len(names) == len(values) >= 2 and all(names) and not any(c.isdigit() for n in names for c in n)
-    marked = "---" in text[block.end : following.start]
-    return tuple(names) if alike and (marked or any(c.isdigit() for v in values for c in v)) else ()
+    if "---" in text[blocks[number].end : blocks[number + 1].start]:
+        return tuple(names)
+    is_headed = any(c.isdigit() for value in rows[0] for c in value)
+    if len(names) == 2:
+        is_headed = all(_FIGURE.match(row[-1]) for row in rows)
+    return tuple(names) if is_headed else ()
 
 
 def _pieces_of(text: str, base: Piece, language: str) -> list[Piece]:

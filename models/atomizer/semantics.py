@@ -61,7 +61,7 @@ def semantic_type(piece: Piece, body: str, names: list[str]) -> str:
     """
     words = [w.lower() for w in _WORD.findall(body)]
     if piece.kind == "row":
-        return "entity_attribute" if piece.columns else "evidence_fragment"
+        return "entity_attribute" if _names_values(piece, body) else "evidence_fragment"
     if _is_step(piece, body, words):
         return "process_step"
     if piece.kind == "heading" or _is_evidence(piece, body):
@@ -114,7 +114,7 @@ def confidence(piece: Piece, body: str, *, unresolved: bool) -> float:
     value = 0.95
     if is_reference(piece, body):
         value *= 0.35
-    if piece.kind == "heading" or (piece.kind == "row" and not piece.columns):
+    if piece.kind == "heading" or (piece.kind == "row" and not _names_values(piece, body)):
         value *= 0.7
     elif piece.kind == "prose" and not _ENDS.search(body):
         value *= 0.85
@@ -123,6 +123,11 @@ def confidence(piece: Piece, body: str, *, unresolved: bool) -> float:
     if unresolved:
         value *= 0.9
     return round(value * (1.0 - _noise(body)), 3)
+
+
+def _names_values(piece: Piece, body: str) -> bool:
+    """Tell whether a table row says what its values are: by its columns, or as a label and a value."""
+    return bool(piece.columns) or (" | " not in body and ": " in body)
 
 
 def _is_step(piece: Piece, body: str, words: list[str]) -> bool:

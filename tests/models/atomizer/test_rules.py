@@ -313,3 +313,14 @@ def test_the_bar_of_a_set_makes_no_table_row() -> None:
         "The language {xx | x is a binary string} is decided in linear time.",
         "It needs two tapes.",
     ]
+
+
+def test_a_list_of_labels_and_values_has_no_header() -> None:
+    atoms = atoms_of("Company type | Public\nTraded as | MRLW 100\nFounded | 4 April 1975")
+    assert [a.content for a in atoms] == ["Company type: Public", "Traded as: MRLW 100", "Founded: 4 April 1975"]
+    assert {a.semantic_type for a in atoms} == {"entity_attribute"}
+
+
+def test_two_columns_of_figures_have_a_header() -> None:
+    contents = [a.content for a in atoms_of("Owner | Share\nMarlow Works | 8.9%\nThe crew | 5.6%")]
+    assert contents[1:] == ["Owner: Marlow Works; Share: 8.9%", "Owner: The crew; Share: 5.6%"]

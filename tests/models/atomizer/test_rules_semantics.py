@@ -30,7 +30,7 @@ def test_the_words_of_a_sentence_decide_its_type(text: str, kind: str):
 
 def test_rows_are_attributes_where_columns_name_them():
     named = atoms_of("| Part | Mass |\n|---|---|\n| Valve | 310 g |")
-    bare = atoms_of("Valve | 310 g\nPiston | 4 kg")
+    bare = atoms_of("Valve | steel | 310 g\nPiston | iron | 4 kg")
     assert [(a.semantic_type, a.is_answer_bearing) for a in named] == [
         ("entity_attribute", False),
         ("entity_attribute", True),
