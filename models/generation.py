@@ -41,6 +41,7 @@ def prefill(base: FrozenBase, prompts: Sequence[Sequence[int]], refusal: Sequenc
     ids = torch.cat([ids_BL, probe_BP], dim=1)
     mask = torch.cat([mask_BL, torch.ones_like(probe_BP, dtype=torch.bool)], dim=1)
     cache = DynamicCache(config=base.model.config)
+    cache.activate_past_recording()  # else sliding layers past their window cannot drop the probe again
     keep = probe_BP.shape[1] + 1
     out = base.model(
         input_ids=ids,
