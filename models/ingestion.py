@@ -91,7 +91,9 @@ class Ingestion:
             on_page=lambda done, total: progress("read", pages=done, num_pages=total),
         )
         document = Document(**{**vars(document), "source": name})
-        same, before = self.bank.find_content(document.content_hash), self.bank.find_source(name)
+        same = self.bank.find_content(document.content_hash)
+        # What is piped in has no name of its own: another text there is another document, not a new version.
+        before = None if name == "-" else self.bank.find_source(name)
         if same is not None and same.status == "ok" and not self.again:
             return self._known(source, name, same, before)
         engine = self.engine()  # a base that is not there is told before an endpoint is paid for atoms
