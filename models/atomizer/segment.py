@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from models.atomizer.blocks import Block, BlockKind, split_blocks
 from models.atomizer.lexicon import REFERENCE_SECTIONS
@@ -135,7 +135,8 @@ def _columns(text: str, blocks: list[Block], number: int) -> tuple[str, ...]:
 
     Two columns need figures all the way down, for most tables of two columns are lists of labels and values.
     """
-    table = [text[b.start : b.end] for b in takewhile(lambda b: b.kind == "row", islice(blocks, number, None))]
+    rest = (blocks[i] for i in range(number, len(blocks)))
+    table = [text[b.start : b.end] for b in takewhile(lambda b: b.kind == "row", rest)]
     names, *rows = map(cells, table)
     alike = bool(rows) and len(names) == len(rows[0]) >= 2 and all(names)
     if not alike or any(c.isdigit() for name in names for c in name):
