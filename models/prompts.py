@@ -15,7 +15,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: str, context: str |
     """
     text = f"Context: {context}\n\nQuestion: {question}" if context else f"Question: {question}"
     messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": text}]
-    if "system" not in (tokenizer.chat_template or "") or "System role not supported" in tokenizer.chat_template:
+    if not _has_system_role(tokenizer):
         messages = [{"role": "user", "content": f"{INSTRUCTION}\n\n{text}"}]
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
 
@@ -30,3 +30,14 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, model_eos: int | list[int] | Non
     eos = model_eos if isinstance(model_eos, list) else [model_eos]
     turn_ends = (tokenizer.convert_tokens_to_ids(t) for t in ("<|im_end|>", "<end_of_turn>", "<|eot_id|>"))
     return {i for i in (*eos, tokenizer.eos_token_id, *turn_ends) if i is not None and i != tokenizer.unk_token_id}
+
+
+def _has_system_role(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Templates without one refuse such a turn, each in its own words, or drop it."""
+    from jinja2 import TemplateError
+
+    turns = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": "-"}]
+    try:
+        return INSTRUCTION in tokenizer.apply_chat_template(turns, tokenize=False)
+    except TemplateError:
+        return False

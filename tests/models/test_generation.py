@@ -1,0 +1,126 @@
+"""Greedy generation: cached equals uncached, batched equals single, ours equals transformers' own."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from models.base import FrozenBase
+from models.composer import compose
+from models.encoder import pad, text_features
+from models.generation import Prefill, continue_greedily, prefill
+from models.injection import ComposedAdapter, attached
+from models.microkv import pad_entry, token_slots
+from models.prompts import end_ids, refusal_ids
+from tests.models.tiny import FAMILIES, random_ids, tiny_base, tiny_network, tiny_spec, whole_logits
+
+PROMPTS = [random_ids(n, seed=n).tolist() for n in (5, 14, 9)]  # 14 and 9 are past Gemma 2's window of 8
+NUM_NEW = 10
+
+
+def _memory(base: FrozenBase) -> ComposedAdapter:
+    """Micro-LoRA and micro-KV of two atoms."""
+    network = tiny_network(base, tiny_spec())
+    with torch.no_grad():
+        features = text_features(base, network.spec, ["A mill in Orla.", "Rye"], with_entry=True)
+        _, latent_NZ = network.compile_atoms(features.pooled_ND)
+        weight_BK = torch.tensor([[0.6, 0.3]])
+        return compose(
+            network.compiler,
+            weight_BK,
+            weight_BK.log(),
+            latent_BKZ=latent_NZ[None],
+            slots=token_slots(base, network.compiler, *pad_entry(base, features.entry)),
+            slot_rows_BK=torch.tensor([[0, 1]]),
+        )
+
+
+def _uncached(base: FrozenBase, prompt: list[int]) -> list[int]:
+    ids, ends = list(prompt), end_ids(base.tokenizer, base.model.generation_config.eos_token_id)
+    for _ in range(NUM_NEW):
+        token = int(whole_logits(base, torch.tensor([ids]))[0, -1].argmax())
+        if token in ends:
+            break
+        ids.append(token)
+    return ids[len(prompt) :]
+
+
+def _read(base: FrozenBase, prompts: list[list[int]]) -> Prefill:
+    return prefill(base, prompts, refusal_ids(base.tokenizer))
+
+
+@pytest.mark.parametrize("with_memory", [False, True], ids=["bare", "memory"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cached_generation_equals_the_uncached_loop_also_padded(family: str, with_memory: bool) -> None:
+    base = tiny_base(family)
+    with attached(base, _memory(base) if with_memory else None):
+        expected = [_uncached(base, prompt) for prompt in PROMPTS]
+        singles = [continue_greedily(base, _read(base, [prompt]), max_new_tokens=NUM_NEW)[0] for prompt in PROMPTS]
+        together = continue_greedily(base, _read(base, PROMPTS), max_new_tokens=NUM_NEW)
+    assert singles == expected
+    assert together == expected
+    assert len({tuple(answer) for answer in expected}) == len(PROMPTS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_memory_changes_what_is_generated(family: str) -> None:
+    base = tiny_base(family)
+    bare = [_uncached(base, prompt) for prompt in PROMPTS]
+    with attached(base, _memory(base)):
+        assert [_uncached(base, prompt) for prompt in PROMPTS] != bare
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_own_generate_gives_the_same_ids(family: str) -> None:
+    base = tiny_base(family)
+    ids_BL, mask_BL = pad(PROMPTS, "cpu", left=True)
+    with attached(base, _memory(base)):
+        ours = continue_greedily(base, _read(base, PROMPTS), max_new_tokens=NUM_NEW)
+        theirs = base.model.generate(
+            input_ids=ids_BL, attention_mask=mask_BL.long(), max_new_tokens=NUM_NEW, do_sample=False
+        )[:, ids_BL.shape[1] :]
+    ends = end_ids(base.tokenizer, base.model.generation_config.eos_token_id) | {0}
+    for answer, row in zip(ours, theirs.tolist(), strict=True):
+        cut = next((i for i, token in enumerate(row) if token in ends), len(row))
+        assert answer == row[:cut]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_refusal_logprob_is_the_probability_of_refusing_first(family: str) -> None:
+    base = tiny_base(family)
+    refusal = refusal_ids(base.tokenizer)
+    with attached(base, _memory(base)):
+        state = _read(base, PROMPTS)
+        for row, prompt in enumerate(PROMPTS):
+            logits = whole_logits(base, torch.tensor([prompt + refusal]))[0]
+            logprob = logits.log_softmax(-1)
+            steps = range(len(prompt) - 1, len(prompt) - 1 + len(refusal))
+            direct = sum(logprob[step, token] for step, token in zip(steps, refusal, strict=True))
+            assert_close(state.refusal_logprob_B[row], direct, atol=1e-4, rtol=0)
+            assert_close(state.next_logits_BV[row], logits[len(prompt) - 1], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scoring_a_refusal_leaves_no_trace_in_the_cache(family: str) -> None:
+    base = tiny_base(family)
+    answers = [
+        continue_greedily(base, prefill(base, PROMPTS, probe), max_new_tokens=NUM_NEW) for probe in ([9], [40] * 20)
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_generation_stops_at_any_end_token() -> None:
+    base = tiny_base("llama")
+    full = _uncached(base, PROMPTS[0])
+    base.model.generation_config.eos_token_id = [3, full[3]]
+    [answer] = continue_greedily(base, _read(base, PROMPTS[:1]), max_new_tokens=NUM_NEW)
+    assert answer == full[: full.index(full[3])]
+
+
+def test_tokens_are_streamed_as_they_come() -> None:
+    base = tiny_base("llama")
+    seen: list[list[int]] = []
+    [answer, _] = continue_greedily(
+        base, _read(base, PROMPTS[:2]), max_new_tokens=4, on_token=lambda ids: seen.append(list(ids))
+    )
+    assert seen == [answer[:n] for n in range(1, len(answer) + 1)]
+    assert len(answer) == 4
