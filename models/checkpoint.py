@@ -92,7 +92,7 @@ def read_meta(folder: Path) -> CheckpointMeta:
             raise CheckpointError(f"{folder} has format {version}, this d2a reads {FORMAT_VERSION}", hint="Update d2a")
         data["spec"] = MemorySpec.from_dict(data["spec"])
         return CheckpointMeta(**{**data, "fingerprint": _fingerprint(folder)})
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{folder}: broken checkpoint: {error}", hint="Fetch or train it again") from error
 
 

@@ -8,6 +8,7 @@ Imports nothing heavy.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
@@ -37,6 +38,12 @@ class KVSpec:
     scale: str = "values"
     depth: str = "layer"
 
+    def __post_init__(self) -> None:
+        _choice("memory.kv", "source", self.source, ("none", "latent", "tokens"))
+        _choice("memory.kv", "scale", self.scale, ("logits", "values"))
+        _choice("memory.kv", "depth", self.depth, ("layer", "entry"))
+        _check_fields("memory.kv", self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RouterSpec:
@@ -58,6 +65,9 @@ class RouterSpec:
     null_slot: bool = False
     reranker: str = "BAAI/bge-reranker-base"
     max_rerank_tokens: int = 192
+
+    def __post_init__(self) -> None:
+        _check_fields("memory.router", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,32 +104,18 @@ class MemorySpec:
         _choice("memory", "recipe", self.recipe, RECIPES)
         _choice("memory", "gate", self.gate, ("factors", "update"))
         _choice("memory", "composition", self.composition, ("linear", "concat"))
-        _choice("memory.kv", "source", self.kv.source, ("none", "latent", "tokens"))
-        _choice("memory.kv", "scale", self.kv.scale, ("logits", "values"))
-        _choice("memory.kv", "depth", self.kv.depth, ("layer", "entry"))
-        for name in (
-            "num_memory_layers",
-            "num_encoder_layers",
-            "d_embed",
-            "d_key",
-            "d_latent",
-            "rank",
-            "max_atom_tokens",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"memory: {name} must be at least 1, got {getattr(self, name)}")
+        _check_fields("memory", self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], *, where: str = "memory") -> MemorySpec:
         """Build from nested tables; an unknown key is an error."""
-        known = {f.name for f in fields(cls)}
+        _known(where, data, {f.name for f in fields(cls)})
         data = dict(data)
-        _known(where, data, known)
         for name, kind in (("kv", KVSpec), ("router", RouterSpec)):
-            table = dict(data.get(name, {}))
+            table = data.get(name, {})
             _known(f"{where}.{name}", table, {f.name for f in fields(kind)})
             data[name] = kind(**table)
-        if "target_modules" in data:
+        if isinstance(data.get("target_modules"), list):
             data["target_modules"] = tuple(data["target_modules"])
         return cls(**data)
 
@@ -191,6 +187,7 @@ def _parse_preset(data: dict[str, Any], *, where: str) -> Preset:
     if missing or not recipes:
         raise ConfigError(f"{where}: must name {', '.join(missing) or 'at least one recipe'}")
     _choice(f"{where}: base", "family", base["family"], FAMILIES)
+    _choice(where, "default_recipe", data.get("default_recipe", next(iter(recipes))), tuple(recipes))
     specs = {r: MemorySpec.from_dict({"recipe": r, **t}, where=f"{where}: recipes.{r}") for r, t in recipes.items()}
     return Preset(
         name=data["name"],
@@ -203,6 +200,8 @@ def _parse_preset(data: dict[str, Any], *, where: str) -> Preset:
 
 
 def _known(where: str, table: dict[str, Any], known: set[str]) -> None:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: must be a table, got {table!r}")
     for key in table:
         if key not in known:
             raise ConfigError(f"{where}: unknown key {key!r}. Known keys: {', '.join(sorted(known))}")
@@ -211,3 +210,24 @@ def _known(where: str, table: dict[str, Any], known: set[str]) -> None:
 def _choice(where: str, name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{where}: {name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (lambda v: type(v) is int, "a whole number"),
+    "float": (lambda v: type(v) in (int, float), "a number"),
+    "bool": (lambda v: type(v) is bool, "true or false"),
+    "str": (lambda v: type(v) is str, "text"),
+    "tuple[str, ...]": (lambda v: type(v) is tuple and v and all(type(n) is str for n in v), "a list of names"),
+}
+
+
+def _check_fields(where: str, spec: KVSpec | RouterSpec | MemorySpec) -> None:
+    """Check every field's kind, and that numbers are positive."""
+    for f in (f for f in fields(spec) if f.type in _KINDS):
+        value = getattr(spec, f.name)
+        fits, constraint = _KINDS[f.type]
+        if not fits(value):
+            raise ConfigError(f"{where}: {f.name} must be {constraint}, got {value!r}")
+        if f.type in ("int", "float") and value <= 0:
+            constraint = "at least 1" if f.type == "int" else "positive"
+            raise ConfigError(f"{where}: {f.name} must be {constraint}, got {value}")
