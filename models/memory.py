@@ -298,9 +298,10 @@ class DocumentMemory:
         return bank, self._load()
 
     def _open_bank(self, *, create: bool) -> Bank:
-        if self._bank is None:
-            self._restore_interrupted_swap()
-            stored = read_identity(self.config.bank.absolute())
+        self._restore_interrupted_swap()
+        stored = read_identity(self.config.bank.absolute())
+        # Another process may have rebuilt the bank under another checkpoint since.
+        if self._bank is None or self._bank.identity != stored:
             self._bank = Bank.open(self.config.bank, self._identity(stored), create=create)
             self._bank.lexical()
         return self._bank
