@@ -3,16 +3,25 @@
 import functools
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from models.base import quiet_transformers
 from models.checkpoint import CheckpointMeta, save_network
 from models.config import MemoryConfig
+from models.memory import DocumentMemory
 from models.presets import MemorySpec
 from tests.models.tiny import tiny_base, tiny_network, tiny_spec
 
 GATE = {"coefficients": [0.0, 6.0, 0.0], "bias": -2.0, "threshold": 0.5}
 
+SPECS = {
+    "d2a": tiny_spec("d2a"),
+    "paper": tiny_spec("paper"),
+    "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),
+}
+
+QUESTION = "Who was born in Marn?"
 TOWN = "Ilse Kant was born in Marn. She built nine bridges there in 1920.\n\nThe town of Marn burned in 1953."
 ZOO = "Otters live in lake Tor. The zoo keeps forty otters. Visitors feed the otters at noon."
 
@@ -79,3 +88,17 @@ def memory_config(
         "max_new_tokens": 12,
     }
     return MemoryConfig(**{**settings, **changes})
+
+
+def filled(folder: Path, family: str = "llama", **changes: object) -> DocumentMemory:
+    """Return a memory of two documents that refuses nothing."""
+    for name, text in (("town.txt", TOWN), ("zoo.txt", ZOO)):
+        (folder / name).write_text(text, "utf-8")
+    memory = DocumentMemory(memory_config(folder, family, **{"threshold": 0.0, **changes}))
+    memory.ingest([str(folder / "town.txt"), str(folder / "zoo.txt")])
+    return memory
+
+
+def changed(memory: DocumentMemory, **changes: object) -> DocumentMemory:
+    """Return another memory over the same bank."""
+    return DocumentMemory(replace(memory.config, **changes))

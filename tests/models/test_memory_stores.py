@@ -1,0 +1,175 @@
+"""`DocumentMemory` on disk: compact and full stores, banks of another checkpoint, rebuilding, and export to PEFT."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import models.base
+from models.bank_files import read_identity
+from models.errors import BankError, ConfigError
+from models.ingestion import backup_of
+from models.injection import attached
+from models.memory import DocumentMemory
+from tests.models.tiny import FAMILIES, random_ids
+from tests.models.worlds import QUESTION, SPECS, ZOO, base_folder, changed, filled, write_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def exact_arithmetic(monkeypatch):
+    """Load bases in float32 on every machine, whatever its processor computes natively."""
+    monkeypatch.setattr(models.base, "pick_dtype", lambda _device: torch.float32)
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return filled(tmp_path)
+
+
+@pytest.mark.parametrize("recipe", SPECS)
+def test_compact_and_full_stores_answer_identically(tmp_path, recipe):
+    answers = []
+    for store in ("compact", "full"):
+        (tmp_path / store).mkdir()
+        memory = filled(tmp_path / store, "qwen3", spec=SPECS[recipe], store=store)
+        assert memory.status().store == store
+        answers.append(memory.ask(QUESTION))
+    compact, full = answers
+    assert compact.text == full.text and compact.answerability == pytest.approx(full.answerability, abs=1e-6)
+    assert [(a.uid, a.weight) for a in compact.atoms] == [(a.uid, a.weight) for a in full.atoms]
+
+
+def test_a_bank_keeps_its_store_where_none_is_asked_for(tmp_path):
+    memory = filled(tmp_path, store="full")
+    assert changed(memory, store=None).ask(QUESTION).status == "answered"
+    with pytest.raises(BankError, match=r"differs in store.*--rebuild"):
+        changed(memory, store="compact").ask(QUESTION)
+
+
+def retrained(memory: DocumentMemory, tmp_path: Path) -> DocumentMemory:
+    """Return a memory over the same bank under another checkpoint."""
+    return changed(memory, checkpoint=write_checkpoint(tmp_path / "retrained", "llama", seed=2))
+
+
+def test_a_bank_of_another_checkpoint_is_refused_with_the_command(memory, tmp_path):
+    other = retrained(memory, tmp_path)
+    for use in (lambda: other.ask(QUESTION), lambda: other.ingest([str(tmp_path / "zoo.txt")])):
+        with pytest.raises(BankError, match=r"differs in checkpoint_fingerprint: it was made with tiny .*--rebuild"):
+            use()
+    assert [d.title for d in other.documents()] == [d.title for d in memory.documents()]
+
+
+def test_rebuilding_makes_the_bank_the_new_checkpoints_and_keeps_everything_else(memory, tmp_path, monkeypatch):
+    (tmp_path / "copy.txt").write_text(ZOO, "utf-8")
+    (tmp_path / "empty.txt").write_text("", "utf-8")
+    memory.ingest([str(tmp_path / "copy.txt"), str(tmp_path / "empty.txt")])
+    before, atoms = memory.documents(), memory.atoms("town.txt")
+    other, steps = retrained(memory, tmp_path), []
+    with monkeypatch.context() as patch:
+        patch.setattr("models.atomizer.rules.RulesAtomizer.atomize", lambda *_, **__: pytest.fail("decomposed"))
+        report = other.rebuild(on_progress=steps.append)
+    assert [i.outcome for i in report.items] == ["replaced", "replaced"]
+    assert {(s.stage, s.atoms, s.num_atoms) for s in steps} == {("compile", 3, 3)}
+    assert [(d.title, d.sources, d.status, d.reason) for d in other.documents()] == [
+        (d.title, d.sources, d.status, d.reason) for d in before
+    ]
+    assert [d.status for d in other.documents()] == ["ok", "ok", "failed"]
+    assert other.atoms("town.txt") == atoms
+    assert other.ask(QUESTION).status == "answered"
+    assert read_identity(other.config.bank).checkpoint_fingerprint == other.status().checkpoint_fingerprint
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["bank", "checkpoint", "retrained"]
+    # The old memory is still open, as in a session of questions beside the rebuild.
+    with pytest.raises(BankError, match="checkpoint_fingerprint"):
+        memory.ask(QUESTION)
+
+
+def test_rebuilding_equals_ingesting_anew(memory, tmp_path):
+    other = retrained(memory, tmp_path)
+    other.rebuild()
+    fresh = changed(other, bank=tmp_path / "fresh")
+    fresh.ingest([str(tmp_path / "town.txt"), str(tmp_path / "zoo.txt")])
+    ours, theirs = other.ask(QUESTION), fresh.ask(QUESTION)
+    assert (ours.text, ours.atoms, ours.answerability) == (theirs.text, theirs.atoms, theirs.answerability)
+
+
+def test_a_rebuild_can_change_the_store(memory):
+    compact, full = memory.ask(QUESTION), changed(memory, store="full")
+    full.rebuild()
+    assert (full.status().store, full.ask(QUESTION).text) == ("full", compact.text)
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_an_interrupted_swap_is_undone(memory, scratch):
+    bank = memory.config.bank
+    bank.rename(backup_of(bank))
+    if scratch:
+        bank.with_name(f"{bank.name}.rebuilding").mkdir()
+    again = changed(memory)
+    assert len(again.documents()) == 2 and not backup_of(bank).exists()
+    assert again.ask(QUESTION).status == "answered"
+
+
+def test_what_a_finished_swap_left_behind_does_not_stop_the_next_rebuild(memory, tmp_path):
+    backup_of(memory.config.bank).mkdir()
+    (backup_of(memory.config.bank) / "rest").write_text("", "utf-8")
+    other = retrained(memory, tmp_path)
+    other.rebuild()
+    assert other.ask(QUESTION).status == "answered" and not backup_of(memory.config.bank).exists()
+
+
+@pytest.mark.parametrize("recipe", ["d2a", "paper"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("composition", ["linear", "concat"])
+def test_an_exported_adapter_gives_peft_our_logits(tmp_path, family, recipe, composition):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    memory = filled(tmp_path, family, spec=SPECS[recipe], composition=composition, top_k=3)
+    report = memory.export(tmp_path / "adapter", question=QUESTION)
+    assert (report.rank, len(report.atom_uids)) == (4 if composition == "linear" else 12, 3)
+    bank, engine = memory._open_both()
+    _, routed, _ = memory._route(bank, engine, QUESTION)
+    adapter = engine.compose(routed, bank.load_shard_rows(report.atom_uids), with_kv=False)
+    ids = random_ids(2, 9)
+    with torch.no_grad():
+        with attached(engine.base, adapter):
+            ours = engine.base.model(ids).logits
+        plain = AutoModelForCausalLM.from_pretrained(
+            base_folder(family), dtype=torch.float32, attn_implementation="eager"
+        )
+        bare = plain(ids).logits
+        theirs = PeftModel.from_pretrained(plain, str(tmp_path / "adapter")).eval()(ids).logits
+    assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert (ours - bare).abs().max() > 0.01
+
+
+def test_one_atoms_adapter_is_its_own_micro_lora(memory, tmp_path):
+    uid = memory.atoms("zoo.txt")[1].uid
+    report = memory.export(tmp_path / "adapter", atom_uid=uid)
+    assert (report.atom_uids, report.rank, report.question) == ((uid,), 4, None)
+    from safetensors.torch import load_file
+
+    written = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    engine = memory._load()
+    factors = engine.network.compiler.factors(memory._open_bank(create=False).load_shard_rows([uid])["latent"][0])
+    site = engine.network.compiler.sites[2]
+    gate = torch.sigmoid(factors.mask_logits.flatten()[2])
+    prefix = f"base_model.model.model.layers.{site.layer}.self_attn.{site.module}"
+    assert_close(written[f"{prefix}.lora_A.weight"], factors.a[site])
+    assert_close(written[f"{prefix}.lora_B.weight"], factors.b[site] * gate * 2.0)  # alpha / r = 8 / 4
+
+
+def test_export_asks_for_one_thing_and_a_new_folder(memory, tmp_path):
+    for arguments in ({}, {"question": QUESTION, "atom_uid": "x"}):
+        with pytest.raises(ConfigError, match="either a question or an atom"):
+            memory.export(tmp_path / "out", **arguments)
+    with pytest.raises(ConfigError, match="is not an empty folder"):
+        memory.export(tmp_path, question=QUESTION)
+    with pytest.raises(BankError):
+        memory.export(tmp_path / "out", atom_uid="0123456789abcdef-000000")
+    memory.forget("town.txt")
+    memory.forget("zoo.txt")
+    with pytest.raises(BankError, match="holds no atoms"):
+        memory.export(tmp_path / "out", question=QUESTION)
+    assert not (tmp_path / "out").exists()
