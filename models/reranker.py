@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
+logger = logging.getLogger(__name__)
+
 
 class CrossEncoder:
-    """Scores question-text pairs with a sequence classifier of one logit."""
+    """Scores question-text pairs with a sequence classifier of one logit.
+
+    Raises:
+        ValueError: `source` holds another kind of model, whose head would be random.
+    """
 
     def __init__(self, source: str, device: torch.device) -> None:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(source)
-        self.model = AutoModelForSequenceClassification.from_pretrained(source).to(device).eval()
+        model, report = AutoModelForSequenceClassification.from_pretrained(source, output_loading_info=True)
+        if report["missing_keys"] or model.config.num_labels != 1:
+            raise ValueError(f"{source} is no sequence classifier of one logit")
+        self.model = model.to(device).eval()
         self.name = source
 
     @torch.no_grad()
@@ -36,8 +46,18 @@ class CrossEncoder:
 def find_reranker(name: str, device: torch.device) -> CrossEncoder | None:
     """Return the cross-encoder `name`, a folder or a cached hub repository, or None where it is not here."""
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    if (Path(name) / "config.json").is_file():
-        return CrossEncoder(name, device)
-    cached = try_to_load_from_cache(name, "config.json")
-    return CrossEncoder(str(Path(cached).parent), device) if isinstance(cached, str) else None
+    config: object = Path(name) / "config.json"
+    if not Path(name).is_dir():
+        try:
+            config = try_to_load_from_cache(name, "config.json")
+        except HFValidationError:  # the path of a folder that does not exist
+            return None
+    if not isinstance(config, str | Path):
+        return None
+    try:
+        return CrossEncoder(str(Path(config).parent), device)
+    except (OSError, ValueError) as error:  # something is missing, or it is another kind of model
+        logger.warning("cannot use reranker %s, going on without: %s", name, str(error).splitlines()[0])
+        return None

@@ -10,7 +10,6 @@ import contextlib
 import io
 import logging
 import os
-import shutil
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -81,33 +80,38 @@ def convert_gguf(gguf: Path, target: Path) -> None:
     """De-quantise `gguf` into the folder `target` as bf16 safetensors with its tokenizer.
 
     The folder appears complete or not at all, also when two processes convert at once.
+
+    Raises:
+        BaseModelError: The cache cannot be written.
     """
+    logger.info("converting %s once; this takes about 20 s", gguf.name)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{target.name}-", dir=target.parent) as scratch:
+            _dequantise(gguf, Path(scratch) / "base")
+            (Path(scratch) / "base").rename(target)
+    except OSError as error:
+        if not (target / "config.json").is_file():
+            raise BaseModelError(
+                f"cannot write the converted base to {target}: {error}", hint="Set D2A_CACHE to a writable folder"
+            ) from error
+
+
+def _dequantise(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from models.base import quiet_transformers
 
     quiet_transformers()
-    logger.info("converting %s once; this takes about 20 s", gguf.name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
-    try:
-        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(scratch)
-        with contextlib.redirect_stderr(io.StringIO()):  # its progress bar has no switch
-            loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-        # The loaded model still carries a quantisation config, which `save_pretrained` refuses.
-        config = loaded.config
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-        config.dtype = torch.bfloat16
-        model = AutoModelForCausalLM.from_config(config)
-        model.load_state_dict(loaded.state_dict())
-        model.to(torch.bfloat16).save_pretrained(scratch)
-        scratch.rename(target)
-    except OSError as error:
-        if not (target / "config.json").is_file():
-            raise BaseModelError(
-                f"cannot write the converted base to {target}: {error}", hint="Set D2A_CACHE to a writable folder"
-            ) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bar has no switch
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    # The loaded model still carries a quantisation config, which `save_pretrained` refuses.
+    config = loaded.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    config.dtype = torch.bfloat16
+    model = AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(loaded.state_dict())
+    model.to(torch.bfloat16).save_pretrained(folder)
