@@ -1,0 +1,172 @@
+"""The evaluation: honest control rows, figures computed by hand, and the command from records to a summary."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from models.router import AnswerabilityGate
+from tests.models.tiny import tiny_network
+from tests.models.worlds import SPECS, base_folder, write_checkpoint, write_preset
+from tests.training.samples import colours, make_record, river_and_town
+from tests.training.worlds import base_of
+from training.data import write_records
+from training.evaluate import CONTEXT_ROWS, MEMORY_ROWS, OFF_TOPIC_ROWS, Evaluation, bm25_ranks, main, summarize
+from training.library import Library, Reply
+
+GATE = AnswerabilityGate(coefficients=(1.0, 2.0, 0.1), bias=-1.0, threshold=0.5)
+
+
+def evaluation_of(records, recipe="d2a"):
+    base = base_of("llama")
+    library = Library(base, tiny_network(base, SPECS[recipe]).requires_grad_(False), records)
+    library.compile()
+    return Evaluation(library, GATE)
+
+
+def answerable(library):
+    return [a for p in range(len(library.records)) for a in library.asks(p) if a.question.answers]
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    return evaluation_of(colours(8))
+
+
+@pytest.fixture
+def spied(evaluation, monkeypatch):
+    """Return the evaluation with what its library composed and put into prompts, without generating."""
+    seen = {"rows": [], "contexts": []}
+
+    def answer(asks, adapter, *, contexts=None, max_new_tokens=0):
+        seen["contexts"].append(contexts)
+        return [Reply(text="red", refusal_logprob=-1.0) for _ in asks]
+
+    def adapter(routed):
+        weights = routed.log_weight_BK.exp().tolist()
+        rows = zip(routed.row_BK.tolist(), weights, strict=True)
+        seen["rows"].append([{r: w for r, w in zip(*pair, strict=True) if w > 0} for pair in rows])
+
+    monkeypatch.setattr(evaluation.library, "answer", answer)
+    monkeypatch.setattr(evaluation.library, "adapter", adapter)
+    return evaluation, seen
+
+
+@pytest.mark.parametrize("group", [slice(0, 4), slice(0, 3), slice(2, 3)])
+def test_no_question_of_the_shuffled_row_gets_atoms_of_its_own_article(spied, group):
+    evaluation, seen = spied
+    asks = answerable(evaluation.library)[group]  # among them batches of one passage, and of one question
+    for _ in range(5):
+        evaluation.run(asks, ["shuffled"])
+    library = evaluation.library
+    for composed in seen["rows"]:
+        for ask, rows in zip(asks, composed, strict=True):
+            titles = {library.records[library.passage_of[row]].title for row in rows}
+            assert rows and titles.isdisjoint({library.records[ask.passage].title})
+
+
+def test_rows_route_over_the_banks_that_they_name(spied):
+    evaluation, seen = spied
+    asks = answerable(evaluation.library)[:2]
+    evaluation.run(asks, ["gold", "passage", "library"])
+    gold, passage, library = seen["rows"]
+    assert gold == [{0: 1.0}, {1: 1.0}]
+    assert [set(rows) for rows in passage] == [{0, 1, 2}, {0, 1, 2}]
+    assert all(len(rows) == 8 and set(rows) - {0, 1, 2} for rows in library)
+
+
+def test_off_topic_banks_hold_nothing_of_the_questions_article(spied):
+    evaluation, seen = spied
+    library, asks = evaluation.library, answerable(evaluation.library)
+    evaluation.run(asks, OFF_TOPIC_ROWS)
+    for composed in seen["rows"]:
+        for ask, rows in zip(asks, composed, strict=True):
+            titles = {library.records[library.passage_of[row]].title for row in rows}
+            assert library.records[ask.passage].title not in titles
+
+
+def test_contexts_are_the_routed_atoms_or_documents(spied):
+    evaluation, seen = spied
+    library, asks = evaluation.library, answerable(evaluation.library)[:2]
+    evaluation.run(asks, ["no-context", "base+document", "passage+atoms", "passage+document"])
+    nothing, own, atoms, documents = seen["contexts"]
+    assert nothing is None
+    assert own == documents == [library.records[0].context] * 2
+    for text, rows in zip(atoms, seen["rows"][0], strict=True):
+        assert text == " ".join(library.texts[row] for row, weight in rows.items() if weight > 1e-3)
+
+
+def test_results_score_the_reply_and_rank_the_gold_atom(spied):
+    evaluation, _ = spied
+    asks = answerable(evaluation.library)[:3]  # colours of passage 0: red, blue, green
+    results = evaluation.run(asks, ["no-context", "gold"])
+    assert [r["f1"] for r in results["no-context"]] == [1.0, 0.0, 0.0]
+    assert "answerability" not in results["no-context"][0]
+    # The gold row: weights sum to 1, its word score stands at 1, and the refusal at -1: sigmoid(1 + 2 - 0.1 - 1).
+    first = results["gold"][0]
+    assert first["rank"] == 1 and first["answerability"] == pytest.approx(1 / (1 + np.exp(-1.9)))
+
+
+def test_every_row_runs_on_a_tiny_model(evaluation):
+    asks = answerable(evaluation.library)[:2]
+    results = evaluation.run(asks, [*MEMORY_ROWS, *CONTEXT_ROWS, *OFF_TOPIC_ROWS])
+    assert all([i["id"] for i in items] == [a.question.question_id for a in asks] for items in results.values())
+    # Text in the prompt and memory both reach the answer: no two of these rows say the same to all questions.
+    said = {row: tuple(i["answer"] for i in results[row]) for row in ("no-context", "gold", "base+document")}
+    assert len(set(said.values())) == 3
+
+
+def test_bm25_ranks_the_gold_atom_within_the_passage_and_among_all():
+    records = river_and_town()
+    records.append(make_record("Zoo", ["Nine hens rule Marn.", "Hens rule."], [("Do hens rule?", "rule", [1])]))
+    library = Library(base_of("llama"), None, records)
+    asks = [library.asks(1)[0], library.asks(4)[0], library.asks(1)[1]]
+    ranks = bm25_ranks(library, asks)
+    assert ranks["passage"] == [1, 1, 10**9]  # the last has no gold atom
+    assert ranks["library"][:2] == [2, 1]  # "Nine hens rule Marn." is shorter and holds both words
+
+
+def test_the_summary_is_the_mean_of_the_results_in_percent():
+    def item(f1, answerability, rank):
+        return {"f1": f1, "em": float(f1 == 1), "answerability": answerability, "rank": rank}
+
+    results = {
+        "library": [item(1.0, 0.9, 1), item(0.5, 0.4, 3), item(0.0, 0.8, None), item(0.3, 0.6, 5)],
+        "off-topic library": [item(0.0, 0.1, None), item(0.0, 0.7, None)],
+        "no-context": [{"f1": 0.2, "em": 0.0}],
+    }
+    table = summarize(results, 0.5)
+    # Refused: the second. F1 (1 + 0.5 + 0 + 0.3) / 4 = 0.45; with the gate (1 + 0 + 0 + 0.3) / 4 = 0.325.
+    assert table["library"] == pytest.approx(
+        {"n": 4, "f1": 45, "em": 25, "refused": 25, "f1_gated": 32.5, "top1": 25, "top3": 50, "topk": 75}
+    )
+    # Off-topic 0.1 is refused. Pairs against 0.9, 0.4, 0.8, 0.6: all four above 0.1, two above 0.7: 6 of 8.
+    assert table["off-topic library"] == pytest.approx({"n": 2, "refused": 50, "auroc": 75})
+    assert table["no-context"] == pytest.approx({"n": 1, "f1": 20, "em": 0})
+
+
+def test_the_command_writes_a_summary_and_every_prediction(tmp_path, monkeypatch, capsys):
+    write_records(tmp_path / "r.jsonl.gz", colours(6))
+    write_checkpoint(tmp_path / "checkpoint", "llama")
+    arguments = {
+        "--records": tmp_path / "r.jsonl.gz",
+        "--model": write_preset(tmp_path, "llama"),
+        "--checkpoint": tmp_path / "checkpoint",
+        "--base": base_folder("llama"),
+        "--device": "cpu",
+        "--limit": 3,
+        "--batch": 2,
+        "--out": tmp_path / "out",
+    }
+    rows = ["library", "shuffled", "off-topic library"]
+    given = [str(x) for pair in arguments.items() for x in pair]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *given, "--rows", *rows])
+    main()
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["questions"], summary["atoms"], summary["threshold"]) == (3, 18, 0.5)
+    assert list(summary["rows"]) == rows
+    assert summary["bm25"]["library_top1"] == 100.0  # every question names its place
+    predictions = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    assert [p["row"] for p in predictions] == [row for row in rows for _ in range(3)]
+    assert "library" in capsys.readouterr().out
