@@ -51,9 +51,11 @@ class Episodes:
     own_library_lexical: np.ndarray
 
     def save(self, path: Path) -> None:
-        """Write all arrays to one compressed file; scores shrink to float16."""
+        """Write all arrays to one compressed file, whole or not at all; scores shrink to float16."""
         arrays = {k: v.astype(np.float16) if v.dtype == np.float32 else v for k, v in vars(self).items()}
-        np.savez_compressed(path, **arrays)
+        scratch = path.with_name(f"{path.name}.tmp.npz")
+        np.savez_compressed(scratch, **arrays)
+        scratch.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Episodes:

@@ -178,12 +178,12 @@ def _prepared(
     from training.step import TrainStep
 
     started = time.monotonic()
-    if cache is not None and cache.is_file():
-        episodes = Episodes.load(cache)
-    else:
+    if cache is None:
         episodes = build_episodes(records, seed=config.seed)
-        if cache is not None:
-            episodes.save(cache)
+    else:
+        if not cache.is_file():
+            build_episodes(records, seed=config.seed).save(cache)
+        episodes = Episodes.load(cache)  # also the first time: scores are kept in half precision
     emit({"event": "episodes", "count": len(episodes.kind), "seconds": round(time.monotonic() - started, 1)})
     atoms = [a for r in records for a in r.atoms]
     questions = [q for r in records for q in r.qa_pairs]
