@@ -1,0 +1,185 @@
+"""`train` whole: from records to a checkpoint with which the product ingests and answers."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import models.base
+import training.run
+from models.base import load_base
+from models.checkpoint import find_checkpoint, load_network, read_meta
+from models.config import MemoryConfig
+from models.errors import BaseModelError, CheckpointError, ConfigError
+from models.memory import DocumentMemory
+from models.presets import load_preset
+from tests.models.tiny import FAMILIES, tiny_network
+from tests.models.worlds import SPECS, TOWN, base_folder, write_preset
+from tests.training.samples import colours, river_and_town
+from training.data import DataError, write_records
+from training.episodes import Episodes
+from training.run import TrainRequest, train
+
+STEPS = "batch_lm = 4\nbatch_route = 6\nmax_steps = 2\neval_every = 2\nmax_minutes = 60\nwarmup_steps = 2\n"
+
+
+@pytest.fixture(autouse=True)
+def exact_arithmetic(monkeypatch):
+    monkeypatch.setattr(models.base, "pick_dtype", lambda _device: torch.float32)
+
+
+def passages(count: int) -> list:
+    """Return small passages with one question each, so that a run takes a second."""
+    return [replace(r, qa_pairs=r.qa_pairs[:1]) for r in colours(count)]
+
+
+def request_for(folder: Path, family: str, recipe: str, *, records: list | None = None, **changes) -> TrainRequest:
+    """Write preset, configuration and records into a folder; return what trains on them."""
+    spec = SPECS[recipe]
+    preset = write_preset(folder, family, {spec.recipe: spec})
+    config = folder / "tiny_train.toml"
+    config.write_text(f'model = "{preset}"\nrecipe = "{spec.recipe}"\nrecords = "r.jsonl.gz"\n{STEPS}', "utf-8")
+    write_records(folder / "data" / "r.jsonl.gz", passages(8) if records is None else records)
+    settings = {"config": str(config), "data": folder / "data", "out": folder / "run", "base_path": base_folder(family)}
+    return TrainRequest(**{**settings, "device": "cpu", **changes})
+
+
+def memory_over(folder: Path, request: TrainRequest, **changes) -> DocumentMemory:
+    settings = {
+        "preset": str(folder / "tiny.toml"),
+        "base_path": request.base_path,
+        "device": "cpu",
+        "max_new_tokens": 4,
+    }
+    return DocumentMemory(MemoryConfig(bank=folder / "bank", **{**settings, **changes}))
+
+
+@pytest.mark.parametrize("recipe", SPECS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_trained_checkpoint_serves_the_product(tmp_path, family, recipe):
+    request, events = request_for(tmp_path, family, recipe), []
+    checkpoint = train(request, on_event=events.append)
+    assert checkpoint == tmp_path / "run" / "checkpoint"
+
+    base = load_base(load_preset(str(tmp_path / "tiny.toml")), base_path=request.base_path, device="cpu")
+    network, meta = load_network(checkpoint, base)
+    assert (meta.preset, meta.spec, meta.base_fingerprint) == ("tiny", SPECS[recipe], base.fingerprint())
+    assert meta.training["data"] == {"records": "r.jsonl.gz", "passages": 6, "questions": 6}
+    assert meta.training["held_out"]["step"] == 2
+    # B starts at zero: a memory that was trained has left it.
+    assert all(head.weight.abs().sum() > 0 for head in network.compiler.b_heads)
+
+    memory = memory_over(tmp_path, request, checkpoint=checkpoint, threshold=0.0)
+    (tmp_path / "town.txt").write_text(TOWN, "utf-8")
+    assert [i.outcome for i in memory.ingest([str(tmp_path / "town.txt")]).items] == ["added"]
+    answer = memory.ask("Who was born in Marn?")
+    assert answer.recipe == SPECS[recipe].recipe and answer.refused_by in (None, "model")
+    assert 0.0 <= answer.answerability <= 1.0 and len(answer.atoms) == 3
+
+
+def test_events_tell_the_run_and_lie_in_its_folder_beside_the_configuration(tmp_path):
+    events = []
+    request = request_for(tmp_path, "llama", "d2a", max_steps=3, seed=5, overrides={"loss.lm": 0.5})
+    train(request, on_event=events.append)
+    kinds = [e["event"] for e in events]
+    assert kinds[0] == "start" and kinds[-2:] == ["gate", "done"] and "eval" in kinds
+    start = events[0]
+    assert (start["passages"], start["held_out"], start["device"]) == (6, 2, "cpu")
+    network = tiny_network(
+        load_base(load_preset(str(tmp_path / "tiny.toml")), base_path=request.base_path), SPECS["d2a"]
+    )
+    assert start["parameters"] == sum(p.numel() for p in network.parameters())
+    written = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert written == json.loads(json.dumps(events))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["max_steps"], config["seed"], config["loss"]["lm"]) == (3, 5, 0.5)
+
+
+def test_the_gate_in_the_checkpoint_is_the_fitted_one(tmp_path):
+    events = []
+    meta = read_meta(train(request_for(tmp_path, "qwen3", "d2a"), on_event=events.append))
+    fitted = next(e for e in events if e["event"] == "gate")
+    assert meta.gate["threshold"] == fitted["threshold"] and len(meta.gate["coefficients"]) == 3
+    assert meta.training["gate"]["questions"] == 2  # one in each held-out passage
+
+
+def test_a_run_repeats_itself_and_other_seeds_do_not(tmp_path):
+    fingerprints = []
+    for number, seed in enumerate((0, 0, 1)):
+        request = request_for(tmp_path, "llama", "d2a", seed=seed, out=tmp_path / f"run{number}")
+        fingerprints.append(read_meta(train(request, on_event=lambda _: None)).fingerprint)
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
+
+
+def test_episodes_are_kept_for_the_same_records_and_made_anew_for_others(tmp_path, monkeypatch):
+    built, build = [], training.episodes.build_episodes
+    monkeypatch.setattr("training.episodes.build_episodes", lambda r, **k: built.append(len(r)) or build(r, **k))
+    request = request_for(tmp_path, "llama", "paper")
+    train(request, on_event=lambda _: None)
+    assert built == [6, 2]  # the kept passages and the held-out ones
+    train(request, on_event=lambda _: None)
+    assert built == [6, 2, 2]
+    # Another seed holds other passages out, and other records are other passages.
+    train(replace(request, seed=1), on_event=lambda _: None)
+    assert built == [6, 2, 2, 6, 2]
+    train(request_for(tmp_path, "llama", "paper", records=passages(12)), on_event=lambda _: None)
+    assert built == [6, 2, 2, 6, 2, 9, 3]
+    files = list((tmp_path / "data").glob("r.jsonl.gz.*.episodes.npz"))
+    assert sorted(len(Episodes.load(f).atom_start) - 1 for f in files) == [6, 6, 9]
+
+
+def test_overrides_reshape_the_memory(tmp_path):
+    request = request_for(tmp_path, "llama", "d2a", overrides={"memory.rank": 2, "memory.kv.source": "none"})
+    meta = read_meta(train(request, on_event=lambda _: None))
+    assert meta.spec == replace(SPECS["d2a"], rank=2, kv=replace(SPECS["d2a"].kv, source="none"))
+
+
+def test_a_registered_checkpoint_is_found_without_being_named(tmp_path):
+    request = request_for(tmp_path, "llama", "d2a")
+    preset = load_preset(str(tmp_path / "tiny.toml"))
+    train(request, on_event=lambda _: None)
+    with pytest.raises(CheckpointError, match="no trained memory"):
+        find_checkpoint(preset)
+    train(replace(request, register=True), on_event=lambda _: None)
+    assert read_meta(find_checkpoint(preset)) == read_meta(tmp_path / "run" / "checkpoint")
+    assert memory_over(tmp_path, request).status().preset == "tiny"
+
+
+def test_raw_sets_are_prepared_on_the_way(tmp_path, monkeypatch):
+    request = request_for(tmp_path, "llama", "paper")
+    (tmp_path / "data" / "r.jsonl.gz").unlink()
+    (tmp_path / "data" / "train").mkdir()
+    prepared = []
+
+    def prepare(raw, out):
+        prepared.append((raw, out))
+        write_records(out / "r.jsonl.gz", passages(8))
+
+    monkeypatch.setattr("training.prepare.prepare", prepare)
+    for _ in range(2):
+        train(request, on_event=lambda _: None)
+    assert prepared == [(tmp_path / "data", tmp_path / "data" / "records")]
+
+
+def test_too_few_passages_are_refused_before_a_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(models.base, "load_base", lambda *_, **__: pytest.fail("the model was loaded"))
+    request = request_for(tmp_path, "llama", "d2a", records=river_and_town())
+    with pytest.raises(DataError, match=r"4 passages are too few.*at least 8 passages"):
+        train(request, on_event=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"config": "nonesuch"}, ConfigError, "no training configuration"),
+        ({"overrides": {"memory.rnak": 2}}, ConfigError, "memory: unknown key 'rnak'"),
+        ({"data": Path("nowhere")}, DataError, r"does not exist.*training\.prepare"),
+        ({"base_path": Path("nowhere")}, BaseModelError, "holds no model"),
+        ({"model": "nonesuch"}, ConfigError, "model: must be one of"),
+    ],
+)
+def test_what_is_missing_or_misspelt_is_told_in_one_line(tmp_path, changes, error, message):
+    with pytest.raises(error, match=message):
+        train(request_for(tmp_path, "llama", "d2a", **changes), on_event=lambda _: None)
