@@ -201,10 +201,6 @@ def load_base(
     quiet_transformers()
     source = resolve_base(preset, base_path)
     place = pick_device(device)
-    if place == "cuda":
-        # cuDNN's attention prepares a plan for every new shape, and text has a new shape at every step: tens of
-        # gigabytes outside PyTorch's allocator, and most of the time.
-        torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         config = AutoConfig.from_pretrained(source)
         if config.model_type != preset.family:

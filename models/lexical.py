@@ -8,6 +8,7 @@ pure Python, so that training and use share them on any machine.
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
@@ -15,6 +16,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,6 +96,14 @@ def cached_index(folder: Path, build: Callable[[], LexicalIndex]) -> LexicalInde
     return index
 
 
+def _bm25s() -> ModuleType:
+    # It imports JAX where there is one, and JAX would reserve three quarters of the GPU's memory.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import bm25s
+
+    return bm25s
+
+
 class LexicalIndex:
     """BM25 over a fixed sequence of texts, one row a text.
 
@@ -118,14 +128,12 @@ class LexicalIndex:
             texts: What is searched; row i is texts[i].
             uids: Names of the rows, as many as texts, where the caller needs to map rows back.
         """
-        import bm25s
-
         assert not uids or len(uids) == len(texts), f"{len(uids)} uids for {len(texts)} texts"
         vocabulary: dict[str, int] = {}
         rows = [[vocabulary.setdefault(term, len(vocabulary)) for term in tokenize(text)] for text in texts]
         if not vocabulary:
             return cls(None, num_rows=len(texts), uids=uids)
-        bm25 = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
+        bm25 = _bm25s().BM25(k1=K1, b=B, method="lucene", backend="numpy")
         bm25.index((rows, vocabulary), create_empty_token=False, show_progress=False)
         return cls(bm25, num_rows=len(texts), uids=uids)
 
@@ -143,9 +151,7 @@ class LexicalIndex:
         rows = json.loads((folder / _ROWS_FILE).read_text(encoding="utf-8"))
         bm25 = None
         if not rows["empty"]:
-            import bm25s
-
-            bm25 = bm25s.BM25.load(folder, mmap=mmap, show_progress=False)
+            bm25 = _bm25s().BM25.load(folder, mmap=mmap, show_progress=False)
         return cls(bm25, num_rows=rows["num_rows"], uids=rows["uids"])
 
     def top(self, query: str, limit: int) -> tuple[np.ndarray, np.ndarray]:
