@@ -120,17 +120,25 @@ def _show(report: IngestReport, *, json: bool) -> None:
         _output.emit_json({"items": [asdict(item) for item in report.items]})
     for item in report.items:
         if item.outcome == "failed":
-            _output.note(f"failed: {item.source}: {item.message}")
+            _output.note(f"failed: {_named(item)}")
             continue
         if not json:
             _output.line(_item_line(item))
-        if item.outcome == "partial" and item.message:
-            _output.note(f"partial: {item.source}: {item.message}")
+        if item.message and item.outcome in ("partial", "duplicate"):
+            _output.note(f"{item.outcome}: {_named(item)}")
+        if item.document and item.outcome != "unchanged":
+            for warning in item.document.warnings:
+                _output.note(f"warning: {item.source}: {warning}")
     stored = [i.document for i in report.items if i.document and i.outcome in ("added", "replaced", "partial")]
     num_atoms = sum(document.num_atoms for document in stored)
     counts = {o: sum(i.outcome == o for i in report.items) for o in dict.fromkeys(i.outcome for i in report.items)}
     outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items()) or "no documents"
-    _output.note(f"{outcomes}; {num_atoms} atoms; {sum(i.seconds for i in report.items):.1f} s")
+    _output.note(f"{outcomes}; {_count(num_atoms, 'atom')}; {sum(i.seconds for i in report.items):.1f} s")
+
+
+def _named(item: IngestItem) -> str:
+    """The message, with the source in front where it does not name it already."""
+    return item.message if item.message.startswith(item.source) else f"{item.source}: {item.message}"
 
 
 def _item_line(item: IngestItem) -> str:
@@ -138,4 +146,9 @@ def _item_line(item: IngestItem) -> str:
     if document is None:
         return f"{item.outcome}\t-\t{_output.sanitize(item.source, one_line=True)}"
     title = _output.sanitize(document.title, one_line=True)
-    return f"{item.outcome}\t{document.document_id}\t{title}\t{document.num_pages} pages\t{document.num_atoms} atoms"
+    pages, atoms = _count(document.num_pages, "page"), _count(document.num_atoms, "atom")
+    return f"{item.outcome}\t{document.document_id}\t{title}\t{pages}\t{atoms}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
