@@ -28,7 +28,7 @@ from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.presets import Preset
 from models.prompts import prompt_ids, refusal_ids
 from models.reranker import CrossEncoder, find_reranker
-from models.router import AnswerabilityGate, atom_metadata
+from models.router import AnswerabilityGate, atom_metadata, gate_features
 
 COMPILE_CHUNK = 64
 REPLACEMENT = "\ufffd"
@@ -170,6 +170,11 @@ class Engine:
         with attached(self.base, adapter):
             state = prefill(self.base, [prompt_ids(tokenizer, question, context)], refusal_ids(tokenizer))
         return Started(start=state, adapter=adapter, refusal_logprob=float(state.refusal_logprob_B[0]))
+
+    def answerability(self, routed: RoutedRows, started: Started, *, num_atoms: int) -> float:
+        """Return how sure the gate is, in [0, 1], that a bank of `num_atoms` atoms can answer."""
+        looks_at = (max(routed.score), routed.top_lexical, started.refusal_logprob, num_atoms)
+        return float(self.gate(gate_features(*(torch.tensor(x) for x in looks_at))))
 
     def finish(
         self, started: Started, *, max_new_tokens: int, on_token: Callable[[str], None] | None = None

@@ -30,7 +30,7 @@ from models.readers import discover, read
 from models.results import Answer, DocumentInfo, ExportReport, IngestReport, MemoryStatus, RoutedAtom, StoredAtom
 
 if TYPE_CHECKING:
-    from models.engine import Engine, RoutedRows, Started
+    from models.engine import Engine, RoutedRows
 
 REFUSAL = "unanswerable"
 # Text of a document that goes into the prompt with `--context document`, around the heaviest atom.
@@ -155,7 +155,7 @@ class DocumentMemory:
         adapter = engine.compose(routed, bank.load_shard_rows([a.uid for a in chosen]))
         started = engine.start(question, adapter, context=self._context(bank, chosen, routed))
         composed_at = time.perf_counter()
-        answerability = self._answerability(engine, routed, started)
+        answerability = engine.answerability(routed, started, num_atoms=bank.num_atoms)
         threshold = engine.gate.threshold if self.config.threshold is None else self.config.threshold
         refused = answerability < threshold
         if refused and self.config.on_irrelevant == "base":
@@ -372,12 +372,6 @@ class DocumentMemory:
             )
             for i in [*routed.rows, *rest]
         )
-
-    def _answerability(self, engine: Engine, routed: RoutedRows, started: Started) -> float:
-        import torch
-
-        features = (sum(routed.weight), routed.top_lexical, started.refusal_logprob)
-        return float(engine.gate(*(torch.tensor(f) for f in features)))
 
     def _context(self, bank: Bank, chosen: Sequence[StoredAtom], routed: RoutedRows) -> str | None:
         if self.config.context == "none":

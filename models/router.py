@@ -114,16 +114,30 @@ def atom_metadata(atoms: Sequence[Atom]) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerabilityGate:
-    """`sigmoid(a . [sum of weights, top lexical score, log P(refusal)] + b)`, refusing below `threshold`.
+    """`sigmoid(a . [best score, top lexical score, log P(refusal), log bank size] + b)`, refusing below `threshold`.
 
-    Fitted on held-out training passages and stored in the checkpoint.
+    The best fused score says more than the sum of the weights, which grows with K; the size of the bank is there
+    because the best of many strangers scores higher than the best of few. Fitted on held-out training passages and
+    stored in the checkpoint.
     """
 
-    coefficients: tuple[float, float, float] = (4.0, 4.0, 0.0)
-    bias: float = -2.0
+    coefficients: tuple[float, float, float, float] = (1.0, 4.0, 0.0, 0.0)
+    bias: float = 0.0
     threshold: float = 0.5
 
-    def __call__(self, weight_sum: Tensor, top_lexical: Tensor, refusal_logprob: Tensor) -> Tensor:
-        """Return answerability in [0, 1], elementwise."""
-        a, b, c = self.coefficients
-        return torch.sigmoid(a * weight_sum + b * top_lexical + c * refusal_logprob + self.bias)
+    def __call__(self, features_BF: Tensor) -> Tensor:
+        """Return answerability in [0, 1] from features `[..., 4]` as `gate_features` builds them."""
+        weights = torch.tensor(self.coefficients, dtype=features_BF.dtype)
+        return torch.sigmoid(features_BF @ weights + self.bias)
+
+
+def gate_features(best_score: Tensor, top_lexical: Tensor, refusal_logprob: Tensor, num_atoms: Tensor) -> Tensor:
+    """Return what the gate looks at, `[..., 4]` on the CPU in float32.
+
+    Args:
+        best_score: Highest fused score; 0 is the null slot's.
+        refusal_logprob: Log-probability that the answer begins with the refusal, nats.
+        num_atoms: Atoms in the bank.
+    """
+    columns = (best_score, top_lexical, refusal_logprob, num_atoms.float().clamp(min=1).log())
+    return torch.stack([c.float().cpu() for c in columns], dim=-1)

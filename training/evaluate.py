@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from models.memory import CONTEXT_WEIGHT
-from models.router import AnswerabilityGate
+from models.router import AnswerabilityGate, gate_features
 from training.data import read_records
 from training.gate import other_article
 from training.library import Ask, Library, Reply, RoutedAsks
@@ -67,12 +67,13 @@ class Evaluation:
             return library.route(key_BE, library.library_candidates(asks, key_BE), top_k=LIBRARY_K)
         if bank == "off-topic library":
             hidden = library.library_candidates(asks, key_BE, without=self._own_half)
-            return library.route(key_BE, hidden, top_k=LIBRARY_K)
+            sizes = [int((~self._own_half(a)).sum()) for a in asks]
+            return library.route(key_BE, hidden, top_k=LIBRARY_K, num_atoms=sizes)
         if bank == "off-topic passage":
             asks = [
                 Ask(question=a.question, passage=other_article(library, a.passage, self.rng), gold=()) for a in asks
             ]
-        return library.route(key_BE, [library.passage_candidates(a) for a in asks], top_k=PASSAGE_K)
+        return library.route_passages(key_BE, asks, top_k=PASSAGE_K)
 
     def _own_half(self, ask: Ask) -> np.ndarray:
         return self.own_half[self.library.records[ask.passage].title in self.half]
@@ -128,8 +129,13 @@ class Evaluation:
             "em": exact_match(reply.text, question.answers),
         }
         if route is not None:
-            features = (route.weight_sum_B[index], route.top_lexical_B[index], torch.tensor(reply.refusal_logprob))
-            result["answerability"] = float(self.gate(*(f.float().cpu() for f in features)))
+            features = gate_features(
+                route.best_score_B[index],
+                route.top_lexical_B[index],
+                torch.tensor(reply.refusal_logprob),
+                route.num_atoms_B[index],
+            )
+            result["answerability"] = float(self.gate(features))
             hits = [r in ask.gold for r in route.row_BK[index].tolist()]
             result["rank"] = hits.index(True) + 1 if any(hits) else None
         return result

@@ -42,8 +42,9 @@ class RoutedAsks:
 
     row_BK: Tensor
     log_weight_BK: Tensor
-    weight_sum_B: Tensor
+    best_score_B: Tensor
     top_lexical_B: Tensor
+    num_atoms_B: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +123,19 @@ class Library:
         return found
 
     @torch.no_grad()
-    def route(self, key_BE: Tensor, candidates: Sequence[tuple[np.ndarray, np.ndarray]], *, top_k: int) -> RoutedAsks:
-        """Score candidates and select `top_k`, as stage 2 of the product does."""
+    def route(
+        self,
+        key_BE: Tensor,
+        candidates: Sequence[tuple[np.ndarray, np.ndarray]],
+        *,
+        top_k: int,
+        num_atoms: Sequence[int] | None = None,
+    ) -> RoutedAsks:
+        """Score candidates and select `top_k`, as stage 2 of the product does.
+
+        Args:
+            num_atoms: Size of each question's bank; None for all atoms.
+        """
         width = max(top_k, *(len(r) for r, _ in candidates))
         row_BC = np.zeros((len(candidates), width), dtype=np.int64)
         lexical_BC = np.zeros((len(candidates), width), dtype=np.float32)
@@ -138,8 +150,9 @@ class Library:
         return RoutedAsks(
             row_BK=row.gather(1, routing.index_BK),
             log_weight_BK=routing.log_weight_BK,
-            weight_sum_B=routing.weight_BK.sum(1),
+            best_score_B=routing.score_BC.max(1).values,
             top_lexical_B=lexical.max(1).values,
+            num_atoms_B=torch.tensor(num_atoms or [len(self.atoms)] * len(candidates)),
         )
 
     def gold_route(self, asks: Sequence[Ask]) -> RoutedAsks:
@@ -151,7 +164,9 @@ class Library:
             row_BK[i, : len(ask.gold)] = torch.tensor(ask.gold, device=self.base.device)
             weight_BK[i, : len(ask.gold)] = 1 / max(1, len(ask.gold))
         ones = weight_BK.sum(1)
-        return RoutedAsks(row_BK=row_BK, log_weight_BK=weight_BK.log(), weight_sum_B=ones, top_lexical_B=ones)
+        return RoutedAsks(
+            row_BK=row_BK, log_weight_BK=weight_BK.log(), best_score_B=ones, top_lexical_B=ones, num_atoms_B=ones
+        )
 
     @torch.no_grad()
     def adapter(self, routed: RoutedAsks) -> ComposedAdapter:
@@ -181,6 +196,11 @@ class Library:
             ).entry
             self._entry.update(zip(missing, (s.clone() for s in states), strict=True))
         return [self._entry[r] for r in rows]
+
+    def route_passages(self, key_BE: Tensor, asks: Sequence[Ask], *, top_k: int) -> RoutedAsks:
+        """Route every question in a bank of its asked passage alone."""
+        found = [self.passage_candidates(a) for a in asks]
+        return self.route(key_BE, found, top_k=top_k, num_atoms=[len(rows) for rows, _ in found])
 
     def answer(
         self,

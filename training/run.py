@@ -88,7 +88,7 @@ def _train(request: TrainRequest, config: TrainConfig, emit: Callable[[Event], N
     from training.loop import train_loop
 
     records = _records(request.data, config, emit)
-    held_out, kept = _split(records, config)
+    held_out, kept = split_records(records, config)
     if len(held_out) < 2 or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
         raise DataError(
             f"{request.data}: {len(records)} passages are too few: one in four with answerable questions is held out",
@@ -152,7 +152,7 @@ def _records(data: Path, config: TrainConfig, emit: Callable[[Event], None]) -> 
     return read_records(data / config.records)
 
 
-def _split(records: list, config: TrainConfig) -> tuple[list, list]:
+def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
     """Hold some passages out, those with answerable questions; the same ones for a seed."""
     order = list(range(len(records)))
     random.Random(config.seed).shuffle(order)

@@ -23,7 +23,7 @@ from models.errors import CheckpointError, ConfigError
 from models.presets import load_preset
 from tests.models.tiny import RECIPES, tiny_base, tiny_network, tiny_spec
 
-GATE = {"coefficients": [1.0, 2.0, 3.0], "bias": -1.0, "threshold": 0.4}
+GATE = {"coefficients": [1.0, 2.0, 3.0, 4.0], "bias": -1.0, "threshold": 0.4}
 
 
 @pytest.fixture(scope="module")

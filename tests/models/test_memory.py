@@ -101,7 +101,7 @@ def test_a_refusal_generates_and_cites_nothing(memory, monkeypatch):
 
 
 def test_the_gate_of_the_checkpoint_decides_by_default(memory):
-    # coefficients (0, 6, 0), bias -2, threshold 0.5: refused where the best word score is below 1/3.
+    # coefficients (0, 6, 0, 0), bias -2, threshold 0.5: refused where the best word score is below 1/3.
     for question, status in ((QUESTION, "answered"), ("What does a barrister charge?", "unanswerable")):
         answer = changed(memory, threshold=None).ask(question)
         top = max(a.lexical for a in answer.atoms)

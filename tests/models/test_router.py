@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from models.atoms import SEMANTIC_TYPES, Atom
-from models.router import AnswerabilityGate, Router, atom_metadata
+from models.router import AnswerabilityGate, Router, atom_metadata, gate_features
 from tests.models.tiny import RECIPES, tiny_spec
 
 ALL = torch.ones(1, 3, dtype=torch.bool)
@@ -123,8 +123,8 @@ def test_metadata_comes_from_the_atom_alone() -> None:
     assert atom_metadata([]).shape == (0, 4)
 
 
-def test_the_gate_is_a_logistic_of_its_three_signals() -> None:
-    gate = AnswerabilityGate(coefficients=(4.0, 2.0, -0.5), bias=-1.0)
-    value = gate(torch.tensor(0.5), torch.tensor(0.25), torch.tensor(-3.0))
-    # 4 * 0.5 + 2 * 0.25 + 0.5 * 3 - 1 = 3; sigmoid(3) = 0.95257
-    assert value.item() == pytest.approx(0.95257, abs=1e-5)
+def test_the_gate_is_a_logistic_of_its_four_signals() -> None:
+    gate = AnswerabilityGate(coefficients=(4.0, 2.0, -0.5, -0.25), bias=-1.0)
+    signals = (torch.tensor(x) for x in (0.5, 0.25, -3.0, math.e**2))
+    # 4 * 0.5 + 2 * 0.25 + 0.5 * 3 - 0.25 * ln(e^2) - 1 = 2.5; sigmoid(2.5) = 0.92414
+    assert gate(gate_features(*signals)).item() == pytest.approx(0.92414, abs=1e-5)

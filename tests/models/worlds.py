@@ -13,7 +13,7 @@ from models.memory import DocumentMemory
 from models.presets import MemorySpec
 from tests.models.tiny import tiny_base, tiny_network, tiny_spec
 
-GATE = {"coefficients": [0.0, 6.0, 0.0], "bias": -2.0, "threshold": 0.5}
+GATE = {"coefficients": [0.0, 6.0, 0.0, 0.0], "bias": -2.0, "threshold": 0.5}
 
 SPECS = {
     "d2a": tiny_spec("d2a"),

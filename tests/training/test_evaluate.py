@@ -15,7 +15,7 @@ from training.data import write_records
 from training.evaluate import CONTEXT_ROWS, MEMORY_ROWS, OFF_TOPIC_ROWS, Evaluation, bm25_ranks, main, summarize
 from training.library import Library, Reply
 
-GATE = AnswerabilityGate(coefficients=(1.0, 2.0, 0.1), bias=-1.0, threshold=0.5)
+GATE = AnswerabilityGate(coefficients=(1.0, 2.0, 0.1, 0.0), bias=-1.0, threshold=0.5)
 
 
 def evaluation_of(records, recipe="d2a"):

@@ -19,19 +19,19 @@ def library_of(records):
 
 
 def clusters(gap):
-    """Return a stand-in for `gate_features`: answerable at `gap`, off-topic at 0, in every feature alike."""
+    """Return a stand-in for `bank_features`: answerable at `gap`, off-topic at 0, in every feature alike."""
     generator = torch.Generator().manual_seed(0)
 
     def features(_library, asks, _rng):
-        noise = {n: torch.rand(len(asks), 3, generator=generator) for n in ("passage", "library")}
-        off = {f"off_{n}": torch.rand(len(asks), 3, generator=generator) for n in ("passage", "library")}
+        noise = {n: torch.rand(len(asks), 4, generator=generator) for n in ("passage", "library")}
+        off = {f"off_{n}": torch.rand(len(asks), 4, generator=generator) for n in ("passage", "library")}
         return {**{n: gap + x for n, x in noise.items()}, **off}
 
     return features
 
 
 def test_clear_cases_are_told_apart_without_fault(monkeypatch):
-    monkeypatch.setattr(training.gate, "gate_features", clusters(2.0))
+    monkeypatch.setattr(training.gate, "bank_features", clusters(2.0))
     gate, figures = fit_gate(library_of(colours(40)))
     assert figures["auroc_passage"] == figures["auroc_library"] == 1.0
     assert figures["refused"]["off_passage"] == figures["refused"]["off_library"] == 1.0
@@ -40,7 +40,7 @@ def test_clear_cases_are_told_apart_without_fault(monkeypatch):
 
 @pytest.mark.parametrize("gap", [0.0, 0.3, 2.0])
 def test_the_threshold_refuses_the_stated_share_of_answerable_questions_at_most(monkeypatch, gap):
-    monkeypatch.setattr(training.gate, "gate_features", clusters(gap))
+    monkeypatch.setattr(training.gate, "bank_features", clusters(gap))
     gate, figures = fit_gate(library_of(colours(40)))
     refused = (figures["refused"]["passage"] + figures["refused"]["library"]) / 2
     # 240 scores: seven of them lie below the 3 % quantile, 7 / 240 = 0.029.
@@ -50,14 +50,14 @@ def test_the_threshold_refuses_the_stated_share_of_answerable_questions_at_most(
 
 def test_a_feature_that_says_nothing_gets_no_weight(monkeypatch):
     def features(_library, asks, _rng):
-        answerable = torch.tensor([[1.0, 0.5, -3.0], [0.4, 0.5, -3.0]]).repeat(len(asks), 1)[: len(asks)]
-        off = torch.tensor([[0.5, 0.5, -3.0], [0.1, 0.5, -3.0]]).repeat(len(asks), 1)[: len(asks)]
+        answerable = torch.tensor([[1.0, 0.5, -3.0, 2.0], [0.4, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
+        off = torch.tensor([[0.5, 0.5, -3.0, 2.0], [0.1, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
         return {"passage": answerable, "library": answerable, "off_passage": off, "off_library": off}
 
-    monkeypatch.setattr(training.gate, "gate_features", features)
+    monkeypatch.setattr(training.gate, "bank_features", features)
     gate, _ = fit_gate(library_of(colours(8)))
     assert gate.coefficients[0] > 1.0
-    assert gate.coefficients[1:] == pytest.approx((0.0, 0.0), abs=1e-3)
+    assert gate.coefficients[1:] == pytest.approx((0.0, 0.0, 0.0), abs=1e-3)
 
 
 def test_only_questions_with_gold_atoms_are_asked_and_no_more_than_the_limit(monkeypatch):
@@ -65,10 +65,10 @@ def test_only_questions_with_gold_atoms_are_asked_and_no_more_than_the_limit(mon
 
     def features(_library, asks, _rng):
         seen.extend(asks)
-        rows = torch.rand(len(asks), 3)
+        rows = torch.rand(len(asks), 4)
         return dict.fromkeys(("passage", "library", "off_passage", "off_library"), rows)
 
-    monkeypatch.setattr(training.gate, "gate_features", features)
+    monkeypatch.setattr(training.gate, "bank_features", features)
     _, figures = fit_gate(library_of(river_and_town()), max_questions=4, batch_size=3)
     assert figures["questions"] == len(seen) == 4
     assert all(ask.gold for ask in seen)

@@ -17,7 +17,7 @@ from training.batches import Batch
 from training.config import TrainConfig
 from training.step import MAX_IRRELEVANT, with_gold
 
-RECORDS = colours(16)
+RECORDS = colours(8)
 QUESTIONS = [q for r in RECORDS for q in r.qa_pairs]
 CONFIG = TrainConfig(batch_lm=6, batch_route=18, share_sibling=0.34, top_k=((0.0, 3),))
 
