@@ -11,6 +11,7 @@ import torch
 import models.base
 import models.engine
 import models.memory
+import models.prompts
 from models.engine import Engine
 from models.errors import BankError, CheckpointError, ConfigError
 from models.memory import DocumentMemory
@@ -19,9 +20,10 @@ from tests.models.worlds import QUESTION, SPECS, TOWN, changed, filled, memory_c
 
 
 @pytest.fixture(autouse=True)
-def exact_arithmetic(monkeypatch):
-    """Load bases in float32 on every machine, whatever its processor computes natively."""
+def exact_and_fast(monkeypatch):
+    """Compute in float32 on every machine, over a short prompt: the tiny tokenizer takes a token a character."""
     monkeypatch.setattr(models.base, "pick_dtype", lambda _device: torch.float32)
+    monkeypatch.setattr(models.prompts, "INSTRUCTION", "Answer.")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import models.base
+import models.prompts
 from models.bank_files import read_identity
 from models.errors import BankError, ConfigError
 from models.ingestion import backup_of
@@ -17,9 +18,10 @@ from tests.models.worlds import QUESTION, SPECS, ZOO, base_folder, changed, fill
 
 
 @pytest.fixture(autouse=True)
-def exact_arithmetic(monkeypatch):
-    """Load bases in float32 on every machine, whatever its processor computes natively."""
+def exact_and_fast(monkeypatch):
+    """Compute in float32 on every machine, over a short prompt: the tiny tokenizer takes a token a character."""
     monkeypatch.setattr(models.base, "pick_dtype", lambda _device: torch.float32)
+    monkeypatch.setattr(models.prompts, "INSTRUCTION", "Answer.")
 
 
 @pytest.fixture
