@@ -85,7 +85,7 @@ def memory_config(
         "checkpoint": checkpoint,
         "base_path": base_folder(family),
         "device": "cpu",
-        "max_new_tokens": 12,
+        "max_new_tokens": 6,
     }
     return MemoryConfig(**{**settings, **changes})
 

@@ -63,7 +63,7 @@ def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe)
     assert len(uids) > 32
     key_BE = library.query_keys(asks)
     routed = library.route(key_BE, library.library_candidates(asks, key_BE), top_k=8)
-    replies = library.answer(asks, library.adapter(routed), max_new_tokens=12)
+    replies = library.answer(asks, library.adapter(routed), max_new_tokens=6)
     gate = AnswerabilityGate(coefficients=(1.0, 1.0, 0.01, 0.1), bias=-1.0)
     memory._load().gate = gate
     for i, ask in enumerate(asks):
