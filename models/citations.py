@@ -98,10 +98,15 @@ def _contains(atom: Atom, part: str) -> bool:
 
 def _parts(answer: str) -> list[str]:
     """The pieces of an enumeration, each of which must be found; an answer without one is a single piece."""
-    whole = _normal(answer)
-    pieces = [_normal(p) for p in re.split(r",\s|;|\band\b|、|，", answer)]
+    whole = _piece(answer)
+    pieces = [_piece(p) for p in re.split(r",\s|;|\band\b|、|，", answer)]
     pieces = [p for p in pieces if p]
     return pieces if len(pieces) > 1 else [whole] if whole else []
+
+
+def _piece(text: str) -> str:
+    """A piece of an answer, without the article in front: the model says "a tower" of "the tower"."""
+    return re.sub(r"^(a|an|the) (?=.)", "", _normal(text))
 
 
 def _normal(text: str) -> str:

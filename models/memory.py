@@ -146,8 +146,10 @@ class DocumentMemory:
         if not question.strip():
             raise ConfigError("the question is empty", hint='Ask one: d2a ask "Who wrote it?"')
         bank, engine = self._open_both()
+        from models.routing import route_question
+
         loaded = time.perf_counter()
-        stored, routed, selected = self._route(bank, engine, question)
+        stored, routed, selected = route_question(bank, engine, question, top_k=self.config.top_k)
         if on_routed:
             on_routed(selected)
         routed_at = time.perf_counter()
@@ -223,6 +225,7 @@ class DocumentMemory:
             BankError: There is no bank, nothing in it, or no such atom.
         """
         from models.export import single_atom, write_peft
+        from models.routing import route_question
 
         if (question is None) == (atom_uid is None):
             raise ConfigError("export: give either a question or an atom", hint="Pass --question TEXT or --atom UID")
@@ -230,7 +233,7 @@ class DocumentMemory:
         if atom_uid is not None:
             uids, routed = [atom_uid], single_atom()
         else:
-            stored, routed, _ = self._route(bank, engine, question)
+            stored, routed, _ = route_question(bank, engine, question, top_k=self.config.top_k)
             uids = [stored[i].uid for i in routed.rows]
         adapter = engine.compose(routed, bank.load_shard_rows(uids), with_kv=False)
         rank = write_peft(folder, adapter, engine.base, engine.spec, base_name=self.preset.base)
@@ -327,50 +330,6 @@ class DocumentMemory:
             store=self.config.store or (stored.store if stored else "compact"),
             key_dim=meta.spec.d_key,
             kv_store={"tokens": "entry", "latent": "latent", "none": "none"}[meta.spec.kv.source],
-        )
-
-    def _route(
-        self, bank: Bank, engine: Engine, question: str
-    ) -> tuple[list[StoredAtom], RoutedRows, tuple[RoutedAtom, ...]]:
-        from models.engine import Candidates
-
-        spec = engine.spec.router
-        key_E = engine.query_key(question)
-        uids = [uid for uid, _ in bank.search(key_E, limit=spec.num_candidates)]
-        index = bank.lexical()
-        if spec.lexical:
-            rows, _ = index.top(question, spec.num_candidates)
-            uids = list(dict.fromkeys([*uids, *(index.uids[r] for r in rows)]))
-        stored = bank.atoms_by_uid(uids)
-        found = Candidates(
-            cosine=bank.keys_by_uid(uids) @ key_E,
-            lexical=index.scores(question, index.rows_of(uids)),
-            rerank=engine.rerank(question, [a.atom.content for a in stored]),
-        )
-        routed = engine.route(found, [a.atom for a in stored], top_k=self.config.top_k or spec.top_k)
-        return stored, routed, self._explained(bank, stored, found, routed)
-
-    def _explained(
-        self, bank: Bank, stored: Sequence[StoredAtom], found: object, routed: RoutedRows
-    ) -> tuple[RoutedAtom, ...]:
-        weight = dict(zip(routed.rows, routed.weight, strict=True))
-        rest = sorted((i for i in range(len(stored)) if i not in weight), key=lambda i: -routed.score[i])
-        titles = {d.document_id: d.title for d in bank.documents()}
-        return tuple(
-            RoutedAtom(
-                uid=stored[i].uid,
-                document_id=stored[i].document_id,
-                document_title=titles.get(stored[i].document_id, ""),
-                page_label=stored[i].page_label,
-                content=stored[i].atom.content,
-                cosine=float(found.cosine[i]),
-                lexical=float(found.lexical[i]),
-                rerank=None if found.rerank is None else float(found.rerank[i]),
-                score=routed.score[i],
-                weight=weight.get(i, 0.0),
-                selected=i in weight,
-            )
-            for i in [*routed.rows, *rest]
         )
 
     def _context(self, bank: Bank, chosen: Sequence[StoredAtom], routed: RoutedRows) -> str | None:

@@ -13,6 +13,7 @@ from models.errors import BankError, ConfigError
 from models.ingestion import backup_of
 from models.injection import attached
 from models.memory import DocumentMemory
+from models.routing import route_question
 from tests.models.tiny import FAMILIES, random_ids
 from tests.models.worlds import QUESTION, SPECS, ZOO, base_folder, changed, filled, write_checkpoint
 
@@ -136,7 +137,7 @@ def test_an_exported_adapter_gives_peft_our_logits(tmp_path, family, recipe, com
     report = memory.export(tmp_path / "adapter", question=QUESTION)
     assert (report.rank, len(report.atom_uids)) == (4 if composition == "linear" else 12, 3)
     bank, engine = memory._open_both()
-    _, routed, _ = memory._route(bank, engine, QUESTION)
+    _, routed, _ = route_question(bank, engine, QUESTION, top_k=3)
     adapter = engine.compose(routed, bank.load_shard_rows(report.atom_uids), with_kv=False)
     ids = random_ids(2, 9)
     with torch.no_grad():

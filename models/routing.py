@@ -1,0 +1,62 @@
+"""A question over a bank: candidates of both retrievers, scores, weights. Paper, "Two-Stage Query Router"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from models.bank import Bank
+from models.engine import Candidates, Engine, RoutedRows
+from models.results import RoutedAtom, StoredAtom
+
+
+def route_question(
+    bank: Bank, engine: Engine, question: str, *, top_k: int | None
+) -> tuple[list[StoredAtom], RoutedRows, tuple[RoutedAtom, ...]]:
+    """Find candidates by cosine, united with BM25's where the recipe says so, and select among them.
+
+    Args:
+        top_k: Atoms to select; None takes the memory's own.
+
+    Returns:
+        The candidates, which of their rows were selected with what weights, and all of it for a reader's eyes.
+    """
+    spec = engine.spec.router
+    key_E = engine.query_key(question)
+    uids = [uid for uid, _ in bank.search(key_E, limit=spec.num_candidates)]
+    index = bank.lexical()
+    if spec.lexical:
+        rows, _ = index.top(question, spec.num_candidates)
+        uids = list(dict.fromkeys([*uids, *(index.uids[r] for r in rows)]))
+    stored = bank.atoms_by_uid(uids)
+    found = Candidates(
+        cosine=bank.keys_by_uid(uids) @ key_E,
+        lexical=index.scores(question, index.rows_of(uids)),
+        rerank=engine.rerank(question, [a.atom.content for a in stored]),
+    )
+    routed = engine.route(found, [a.atom for a in stored], top_k=top_k or spec.top_k)
+    titles = {d.document_id: d.title for d in bank.documents()}
+    return stored, routed, _explained(stored, titles, found, routed)
+
+
+def _explained(
+    stored: Sequence[StoredAtom], titles: Mapping[str, str], found: Candidates, routed: RoutedRows
+) -> tuple[RoutedAtom, ...]:
+    """Every candidate with its scores: the selected ones first, then the others, best first."""
+    weight = dict(zip(routed.rows, routed.weight, strict=True))
+    rest = sorted((i for i in range(len(stored)) if i not in weight), key=lambda i: -routed.score[i])
+    return tuple(
+        RoutedAtom(
+            uid=stored[i].uid,
+            document_id=stored[i].document_id,
+            document_title=titles.get(stored[i].document_id, ""),
+            page_label=stored[i].page_label,
+            content=stored[i].atom.content,
+            cosine=float(found.cosine[i]),
+            lexical=float(found.lexical[i]),
+            rerank=None if found.rerank is None else float(found.rerank[i]),
+            score=routed.score[i],
+            weight=weight.get(i, 0.0),
+            selected=i in weight,
+        )
+        for i in [*routed.rows, *rest]
+    )
