@@ -82,6 +82,8 @@ def test_ctrl_c_ends_in_130_without_a_traceback(fake: Any) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),
+        # A shell that runs the tests in the background makes its children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout.read(5) == b"In 18"  # the first token is there at once, though the line has not ended
