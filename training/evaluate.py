@@ -26,7 +26,7 @@ from models.router import AnswerabilityGate, gate_features
 from training.data import read_records
 from training.gate import other_article
 from training.library import Ask, Library, Reply, RoutedAsks
-from training.metrics import auroc, exact_match, token_f1
+from training.metrics import auroc, bootstrap_interval, exact_match, token_f1
 
 PASSAGE_K, LIBRARY_K = 3, 8
 MEMORY_ROWS = ("gold", "passage", "library", "no-context", "shuffled")
@@ -219,6 +219,10 @@ def main() -> None:
         for row, items in evaluation.run(asks[start : start + args.batch], args.rows).items():
             results[row] += items
     table = summarize(results, gate.threshold)
+    for row, items in results.items():
+        if "f1" in table[row]:
+            low, high = bootstrap_interval([i["f1"] for i in items])
+            table[row] |= {"f1_low": 100 * low, "f1_high": 100 * high}
     ranks = bm25_ranks(library, asks)
     bm25 = {
         "passage_top1": _mean(r <= 1 for r in ranks["passage"]),

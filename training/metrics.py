@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import string
 from collections import Counter
@@ -53,3 +54,10 @@ def auroc(positive: Sequence[float], negative: Sequence[float]) -> float:
         i = j
     p, n = len(positive), len(negative)
     return (rank_sum - p * (p + 1) / 2) / (p * n)
+
+
+def bootstrap_interval(values: Sequence[float], *, samples: int = 2000, seed: int = 0) -> tuple[float, float]:
+    """Return the 95 % percentile interval of the mean, by resampling `values`."""
+    rng = random.Random(seed)
+    means = sorted(sum(rng.choices(values, k=len(values))) / len(values) for _ in range(samples))
+    return means[round(0.025 * samples)], means[round(0.975 * samples) - 1]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from training.metrics import auroc, exact_match, normalize_answer, token_f1
+from training.metrics import auroc, bootstrap_interval, exact_match, normalize_answer, token_f1
 
 
 def test_normalisation_drops_case_punctuation_and_articles_but_no_letters_of_words():
@@ -43,3 +43,10 @@ def test_auroc_counts_pairs_and_ties_half():
 
 def test_auroc_of_one_side_only_is_undefined():
     assert math.isnan(auroc([], [0.5])) and math.isnan(auroc([0.5], []))
+
+
+def test_the_bootstrap_interval_is_that_of_a_mean_of_coin_flips():
+    low, high = bootstrap_interval([0.0, 1.0] * 50)
+    # The mean of 100 fair flips has a standard error of 0.05, so 95 % lie within 0.5 +- 1.96 * 0.05.
+    assert abs(low - 0.402) < 0.03 and abs(high - 0.598) < 0.03
+    assert bootstrap_interval([0.3] * 4) == (0.3, 0.3)
