@@ -188,10 +188,30 @@ class LexicalIndex:
         return np.log1p((self.num_rows - document_frequency + 0.5) / (np.asarray(document_frequency) + 0.5))
 
     def all_scores(self, query: str) -> np.ndarray:
+        """Return the normalised score of every row, float32 `[num_rows]`."""
+        known, upper_bound = self.query_terms(query)
+        if not len(known):
+            return np.zeros(self.num_rows, dtype=np.float32)
+        raw = self._bm25.get_scores_from_ids(known.tolist())
+        return np.clip(raw / upper_bound, 0.0, 1.0).astype(np.float32)
+
+    def query_terms(self, query: str) -> tuple[np.ndarray, float]:
+        """Return the ids (int64) of the query's terms that the index knows, and the largest score of any text."""
         terms = list(dict.fromkeys(tokenize(query)))
         known = self._bm25.get_tokens_ids(terms) if self._bm25 is not None else []
         if not known:
-            return np.zeros(self.num_rows, dtype=np.float32)
+            return np.zeros(0, dtype=np.int64), 1.0
         upper_bound = self._idf[known].sum() + (len(terms) - len(known)) * self._idf_of(0)
-        raw = self._bm25.get_scores_from_ids(known)
-        return np.clip(raw / upper_bound, 0.0, 1.0).astype(np.float32)
+        return np.array(known, dtype=np.int64), float(upper_bound)
+
+    def terms_by_row(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the postings row by row: where each row begins `[num_rows + 1]`, term ids, and their BM25 weights.
+
+        The score of a row is the sum of its weights of the query's terms, divided by the query's largest score.
+        """
+        if self._bm25 is None:
+            return np.zeros(self.num_rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, np.float32)
+        weight, row, start = (np.asarray(self._bm25.scores[name]) for name in ("data", "indices", "indptr"))
+        term = np.repeat(np.arange(len(start) - 1), np.diff(start))
+        order = np.argsort(row, kind="stable")
+        return np.searchsorted(row[order], np.arange(self.num_rows + 1)), term[order], weight[order]

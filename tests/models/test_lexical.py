@@ -129,3 +129,15 @@ def test_importing_it_loads_neither_torch_nor_lancedb():
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_scores_can_be_rebuilt_from_the_rows_terms():
+    texts = ["Otters swim in cold rivers.", "A river otter eats fish, fish and crabs.", "", "Stars are hot."]
+    index, query = LexicalIndex.build(texts), "Which otters eat fish in a warm river?"
+    start, term, weight = index.terms_by_row()
+    known, bound = index.query_terms(query)
+    rebuilt = [
+        weight[a:b][np.isin(term[a:b], known)].sum() / bound for a, b in zip(start[:-1], start[1:], strict=True)
+    ]
+    assert rebuilt == pytest.approx(index.all_scores(query).tolist(), abs=1e-6)
+    assert rebuilt[1] > rebuilt[0] > rebuilt[3] == 0.0
