@@ -18,8 +18,8 @@ class LossWeights:
     Args:
         lm: Cross-entropy of the answer, nats a token.
         route: Weighted binary cross-entropy of the fused scores.
-        null_slot: Listwise cross-entropy of the gold atoms against the others and the null slot.
-        contrastive: Listwise cross-entropy of the cosine alone over the batch's atoms: recall of stage 1.
+        null_slot: Listwise cross-entropy of the gold atoms against the others and a score of 0.
+        contrastive: Listwise cross-entropy of the cosine alone against the best of the library: recall of stage 1.
         irrelevant: Norm of the adapter composed for off-topic questions.
     """
 
@@ -41,6 +41,7 @@ class TrainConfig:
         batch_route: Further questions a step that only train the router; probes among them.
         share_library: Share of questions routed among all passages' atoms instead of their own passage's.
         share_sibling: Share of language-model questions asked of a sibling passage, with the refusal as target.
+        share_absent: Share of language-model questions asked of all other passages, with the refusal as target.
         gold_forcing: Share of language-model questions given their gold atoms at first; falls to 0 linearly.
         top_k: Atoms a question, `(share of the run from which it holds, K)` in rising order.
         eval_every: Optimiser steps between evaluations on held-out passages.
@@ -53,11 +54,12 @@ class TrainConfig:
     recipe: str = "d2a"
     memory: dict[str, Any] = field(default_factory=dict)
     records: str = "train.jsonl.gz"
-    holdout_passages: int = 400
+    holdout_passages: int = 800
     batch_lm: int = 128
     batch_route: int = 384
     share_library: float = 0.5
     share_sibling: float = 0.1
+    share_absent: float = 0.1
     gold_forcing: float = 0.5
     top_k: tuple[tuple[float, int], ...] = ((0.0, 2), (0.2, 4), (0.5, 8))
     learning_rate: float = 1e-3
@@ -78,7 +80,7 @@ class TrainConfig:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ConfigError(f"train: {name} must be at least 1, got {getattr(self, name)}")
-        for name in ("share_library", "share_sibling", "gold_forcing"):
+        for name in ("share_library", "share_sibling", "share_absent", "gold_forcing"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"train: {name} must be in [0, 1], got {getattr(self, name)}")
         shares = [share for share, _ in self.top_k]

@@ -35,6 +35,9 @@ class Episodes:
         local_start, local_lexical: Ragged BM25 scores of an episode over its passage's atoms, as a bank of one.
         library_rows, library_lexical: `[Q, 32]` best atoms by BM25 among all, padded with -1.
         own_library_start, own_library_lexical: Ragged scores of a question's own passage's atoms in the library.
+        term_start, term, term_weight: Ragged BM25 terms of each atom in the library.
+        query_term: `[Q, T]` terms of each question, padded with -1; with `query_bound`, `[Q]`, the largest score
+            of any text, they give the score of any question with any atom.
     """
 
     atom_start: np.ndarray
@@ -49,6 +52,11 @@ class Episodes:
     library_lexical: np.ndarray
     own_library_start: np.ndarray
     own_library_lexical: np.ndarray
+    term_start: np.ndarray
+    term: np.ndarray
+    term_weight: np.ndarray
+    query_term: np.ndarray
+    query_bound: np.ndarray
 
     def save(self, path: Path) -> None:
         """Write all arrays to one compressed file, whole or not at all; scores shrink to float16."""
@@ -82,6 +90,8 @@ def build_episodes(records: Sequence[AnnotationRecord], *, seed: int = 0, probes
     local_scores = [local.scores(questions[q][1].question, p) for q, p, _ in rows]
     tops = [library.top(q.question, LIBRARY_CANDIDATES) for _, q in questions]
     own = [library.scores(q.question, np.arange(atom_start[p], atom_start[p + 1])) for p, q in questions]
+    queries = [library.query_terms(q.question) for _, q in questions]
+    term_start, term, term_weight = library.terms_by_row()
     return Episodes(
         atom_start=atom_start,
         passage_of_question=np.array([p for p, _ in questions]),
@@ -95,6 +105,11 @@ def build_episodes(records: Sequence[AnnotationRecord], *, seed: int = 0, probes
         library_lexical=_pad([t[1] for t in tops], 0.0, LIBRARY_CANDIDATES).astype(np.float32),
         own_library_start=np.cumsum([0, *map(len, own)]),
         own_library_lexical=np.concatenate(own).astype(np.float32),
+        term_start=term_start,
+        term=term.astype(np.int32),
+        term_weight=term_weight.astype(np.float32),
+        query_term=_pad([known for known, _ in queries], -1),
+        query_bound=np.array([bound for _, bound in queries]),
     )
 
 

@@ -66,9 +66,9 @@ class Evaluation:
         if bank == "library":
             return library.route(key_BE, library.library_candidates(asks, key_BE), top_k=LIBRARY_K)
         if bank == "off-topic library":
-            hidden = library.library_candidates(asks, key_BE, without=self._own_half)
-            sizes = [int((~self._own_half(a)).sum()) for a in asks]
-            return library.route(key_BE, hidden, top_k=LIBRARY_K, num_atoms=sizes)
+            masks = [~self._own_half(a) for a in asks]
+            found = library.library_candidates(asks, key_BE, visible=masks)
+            return library.route(key_BE, found, top_k=LIBRARY_K, num_atoms=[int(m.sum()) for m in masks])
         if bank == "off-topic passage":
             asks = [
                 Ask(question=a.question, passage=other_article(library, a.passage, self.rng), gold=()) for a in asks

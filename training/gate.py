@@ -1,4 +1,4 @@
-"""Fitting the answerability gate on held-out training passages, over small and large banks.
+"""Fitting the answerability gate on held-out training passages, over banks of all sizes.
 
     python -m training.gate --data build/data --checkpoint DIR --questions 256
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,19 @@ import torch
 from torch import Tensor
 
 from models.router import AnswerabilityGate, gate_features
-from training.library import Ask, Library, RoutedAsks
-from training.metrics import auroc
+from training.library import MAX_NEW_TOKENS, Ask, Library, RoutedAsks
+from training.metrics import auroc, token_f1
 
-ANSWERABLE_REFUSED = 0.03
+F1_LOST = 0.01
+SHELF_SHARE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bank:
+    """Questions routed in one kind of bank: what the gate sees `[B, 4]`, and the F1 of the answers if any."""
+
+    features: Tensor
+    f1: tuple[float, ...] = ()
 
 
 def fit_gate(
@@ -31,8 +41,9 @@ def fit_gate(
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
     """Fit logistic regression on the gate's four features, answerable against off-topic.
 
-    Each question is asked of its passage (K = 3), of all passages (K = 8), of a passage of another article, and of
-    all passages but those of its article. The threshold refuses at most 3 % of the answerable ones.
+    Each question is asked of three banks: its passage (K = 3), a tenth of all passages with its own among them, and
+    all passages (K = 8); and of three that know nothing of it: a passage of another article, and both large banks
+    without its article. The threshold is the highest that costs at most one point of F1 in each bank.
 
     Returns:
         The gate, and figures for the record.
@@ -41,47 +52,65 @@ def fit_gate(
     asks = [a for p in range(len(library.records)) for a in library.asks(p) if a.gold]
     rng.shuffle(asks)
     asks = asks[:max_questions]
-    features = {name: [] for name in ("passage", "library", "off_passage", "off_library")}
+    parts: dict[str, list[Bank]] = defaultdict(list)
     for start in range(0, len(asks), batch_size):
-        for name, values in bank_features(library, asks[start : start + batch_size], rng).items():
-            features[name].append(values)
-    rows = {name: torch.cat(values) for name, values in features.items()}
-    positive = torch.cat([rows["passage"], rows["library"]])
-    negative = torch.cat([rows["off_passage"], rows["off_library"]])
-    gate = _logistic(positive, negative)
-    scores = {name: gate(x).tolist() for name, x in rows.items()}
-    threshold = float(np.quantile(scores["passage"] + scores["library"], ANSWERABLE_REFUSED, method="lower"))
-    gate = AnswerabilityGate(coefficients=gate.coefficients, bias=gate.bias, threshold=threshold)
+        for name, bank in ask_banks(library, asks[start : start + batch_size], rng).items():
+            parts[name].append(bank)
+    features = {name: torch.cat([b.features for b in banks]) for name, banks in parts.items()}
+    f1 = {name: [x for b in banks for x in b.f1] for name, banks in parts.items()}
+    own = [name for name in features if not name.startswith("off_")]
+    gate = _logistic(torch.cat([features[name] for name in own]), torch.cat([features[f"off_{name}"] for name in own]))
+    scores = {name: gate(x).tolist() for name, x in features.items()}
+    threshold = min(_threshold(scores[name], f1[name]) for name in own)
+    refused = {name: np.array(values) < threshold for name, values in scores.items()}
     figures = {
         "questions": len(asks),
-        "auroc_passage": auroc(scores["passage"], scores["off_passage"]),
-        "auroc_library": auroc(scores["library"], scores["off_library"]),
-        "refused": {name: float(np.mean(np.array(s) < threshold)) for name, s in scores.items()},
+        "atoms": len(library.atoms),
+        "auroc": {name: auroc(scores[name], scores[f"off_{name}"]) for name in own},
+        "refused": {name: float(np.mean(flags)) for name, flags in refused.items()},
+        "f1": {name: float(np.mean(f1[name])) for name in own},
+        "f1_lost": {name: float(np.mean(refused[name] * np.array(f1[name]))) for name in own},
     }
-    return gate, figures
+    return replace(gate, threshold=threshold), figures
 
 
-def bank_features(library: Library, asks: Sequence[Ask], rng: random.Random) -> dict[str, Tensor]:
-    """Return `[B, 4]` features of the questions under each kind of bank."""
+def _threshold(scores: Sequence[float], f1: Sequence[float]) -> float:
+    """Return the highest score below which refusing costs at most `F1_LOST` of the mean F1."""
+    lost = 0.0
+    for score, value in sorted(zip(scores, f1, strict=True)):
+        lost += value / len(scores)
+        if lost > F1_LOST:
+            return score
+    return max(scores)
+
+
+def ask_banks(library: Library, asks: Sequence[Ask], rng: random.Random) -> dict[str, Bank]:
+    """Ask the questions of every kind of bank; answers are generated where the bank knows them."""
     key_BE = library.query_keys(asks)
-    strangers = [Ask(question=a.question, passage=other_article(library, a.passage, rng), gold=()) for a in asks]
-    own, far = (
-        library.library_candidates(asks, key_BE),
-        library.library_candidates(asks, key_BE, without=lambda a: same_article(library, a)),
-    )
-    routed = {
-        "passage": library.route_passages(key_BE, asks, top_k=3),
-        "library": library.route(key_BE, own, top_k=8),
-        "off_passage": library.route_passages(key_BE, strangers, top_k=3),
-        "off_library": library.route(key_BE, far, top_k=8),
+    strangers = [replace(a, passage=other_article(library, a.passage, rng), gold=()) for a in asks]
+    chosen = rng.sample(range(len(library.records)), max(1, round(SHELF_SHARE * len(library.records))))
+    on_shelf = np.isin(library.passage_of, chosen)
+    banks = {
+        "passage": _read(library, asks, library.route_passages(key_BE, asks, top_k=3)),
+        "off_passage": _read(library, asks, library.route_passages(key_BE, strangers, top_k=3), reply=False),
     }
-    return {name: _features(library, asks, r) for name, r in routed.items()}
+    for name, kept in (("shelf", on_shelf), ("library", np.ones_like(on_shelf))):
+        sees = [(kept | (library.passage_of == a.passage), kept & ~same_article(library, a)) for a in asks]
+        for prefix, masks in zip(("", "off_"), zip(*sees, strict=True), strict=True):
+            found = library.library_candidates(asks, key_BE, visible=masks)
+            sizes = [int(m.sum()) for m in masks]
+            routed = library.route(key_BE, found, top_k=8, num_atoms=sizes)
+            banks[prefix + name] = _read(library, asks, routed, reply=not prefix)
+    return banks
 
 
-def _features(library: Library, asks: Sequence[Ask], routed: RoutedAsks) -> Tensor:
-    replies = library.answer(asks, library.adapter(routed), max_new_tokens=0)
+def _read(library: Library, asks: Sequence[Ask], routed: RoutedAsks, *, reply: bool = True) -> Bank:
+    tokens = MAX_NEW_TOKENS if reply else 0
+    replies = library.answer(asks, library.adapter(routed), max_new_tokens=tokens)
     refusal = torch.tensor([r.refusal_logprob for r in replies])
-    return gate_features(routed.best_score_B, routed.top_lexical_B, refusal, routed.num_atoms_B)
+    features = gate_features(routed.best_score_B, routed.top_lexical_B, refusal, routed.num_atoms_B)
+    pairs = zip(asks, replies, strict=True) if reply else ()
+    return Bank(features=features, f1=tuple(token_f1(r.text, a.question.answers) for a, r in pairs))
 
 
 def same_article(library: Library, ask: Ask) -> np.ndarray:

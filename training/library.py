@@ -5,7 +5,7 @@ It uses the same encoder, router, composer, injection and generation as the prod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,20 +101,22 @@ class Library:
         return self.network.query_keys(text_features(self.base, self.network.spec, texts, with_entry=False).pooled_ND)
 
     def library_candidates(
-        self, asks: Sequence[Ask], key_BE: Tensor, *, without: Callable[[Ask], np.ndarray] | None = None
+        self, asks: Sequence[Ask], key_BE: Tensor, *, visible: Sequence[np.ndarray] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return stage 1 over all passages: cosine's and BM25's best, united, with their BM25.
 
         Args:
-            without: Flat boolean mask of atoms that a question may not see.
+            visible: For each question a flat boolean mask of the atoms in its bank; None for all.
         """
         count = self.network.spec.router.num_candidates
         found = []
-        for ask, cosine_N in zip(asks, key_BE @ self.key_NE.T, strict=True):
-            hidden = np.zeros(len(self.atoms), dtype=bool) if without is None else without(ask)
-            scores = np.where(hidden, 0.0, self.lexical().all_scores(ask.question.question))
-            cosine_N = cosine_N.masked_fill(torch.as_tensor(hidden, device=cosine_N.device), -2.0)
-            near = cosine_N.topk(min(count, int((~hidden).sum()))).indices.cpu().numpy()
+        masks = [np.ones(len(self.atoms), dtype=bool)] * len(asks) if visible is None else visible
+        cosine_BN = key_BE @ self.key_NE.T
+        cosine_BN = cosine_BN.masked_fill(~torch.as_tensor(np.stack(masks), device=cosine_BN.device), -2.0)
+        near_BC = cosine_BN.topk(min(count, len(self.atoms)), dim=-1).indices.cpu().numpy()
+        for ask, near, mask in zip(asks, near_BC, masks, strict=True):
+            near = near[mask[near]]
+            scores = np.where(mask, self.lexical().all_scores(ask.question.question), 0.0)
             words = np.argsort(-scores, kind="stable")[:count]
             rows = np.unique(
                 np.concatenate([near, words[scores[words] > 0]]) if self.network.spec.router.lexical else near

@@ -60,7 +60,9 @@ def train_loop(
         rate = learning_rate(config, step, progress)
         for group in optimiser.param_groups:
             group["lr"] = rate
-        losses = train.losses(sampler.draw(config, generator), config, progress=progress, generator=generator)
+        losses = train.losses(
+            sampler.draw(config, generator, train.nearest), config, progress=progress, generator=generator
+        )
         means = {name: total / count.clamp(min=1) for name, (total, count) in losses.items()}
         loss = sum(getattr(config.loss, name) * mean for name, mean in means.items())
         optimiser.zero_grad(set_to_none=True)
@@ -115,7 +117,7 @@ def evaluate_held_out(step: TrainStep, sampler: Sampler) -> dict[str, float]:
         episode_B = rows[start : start + HELD_OUT_CHUNK]
         for name, library, top_k in (("passage", False, 3), ("library", True, 8)):
             flag = torch.full_like(episode_B, library, dtype=torch.bool)
-            batch = sampler.collate(episode_B, flag, torch.zeros_like(flag), num_lm=len(episode_B))
+            batch = sampler.collate(episode_B, flag, torch.zeros_like(flag), step.nearest, num_lm=len(episode_B))
             routed = step.route(batch, top_k=top_k)
             index_BK, log_weight_BK = routed.routing.index_BK, routed.routing.log_weight_BK
             figures[f"lm_{name}"].append(_mean_nats(step, routed, batch.question_B, index_BK, log_weight_BK))

@@ -19,6 +19,7 @@ from training.features import FeatureCache
 from training.losses import irrelevant_loss, listwise_loss, lm_loss, route_loss
 
 CONTRASTIVE_SCALE = 20.0
+NUM_NEAREST = 32
 MAX_IRRELEVANT = 32
 
 
@@ -28,14 +29,14 @@ class Routed:
 
     Args:
         atom_U: Flat rows of the batch's distinct candidates; `column_BC` says which is which.
-        cosine_BU: Question keys against all of them.
+        cosine_BC: Question keys against the row's candidates.
     """
 
     routing: Routing
     atom_U: Tensor
     latent_UZ: Tensor
     column_BC: Tensor
-    cosine_BU: Tensor
+    cosine_BC: Tensor
 
 
 class TrainStep:
@@ -47,16 +48,26 @@ class TrainStep:
         self.cache = cache
         self.metadata_NM = metadata_NM
 
+    @torch.no_grad()
+    def nearest(self, question_B: Tensor) -> Tensor:
+        """Return the atoms whose present keys are nearest to some questions, flat rows `[B, M]`, nearest first.
+
+        Keys of the whole library are made anew each time: they are cheap, and negatives are never stale.
+        """
+        key_NE, _ = self.network.compile_atoms(self.cache.atom_pooled_ND)
+        query_BE = self.network.query_keys(self.cache.question_pooled_QD[question_B])
+        return (query_BE @ key_NE.T).topk(min(NUM_NEAREST, len(key_NE)), dim=-1).indices
+
     def route(self, batch: Batch, *, top_k: int) -> Routed:
         """Compile the batch's candidates, score them and select."""
         atom_U, column_BC = batch.candidate_BC.unique(return_inverse=True)
         key_UE, latent_UZ = self.network.compile_atoms(self.cache.atom_pooled_ND[atom_U])
-        cosine_BU = self.network.query_keys(self.cache.question_pooled_QD[batch.question_B]) @ key_UE.T
-        cosine_BC = cosine_BU.gather(1, column_BC)
+        query_BE = self.network.query_keys(self.cache.question_pooled_QD[batch.question_B])
+        cosine_BC = (key_UE[column_BC] @ query_BE[:, :, None]).squeeze(-1)
         router = self.network.router
         score_BC = router.score(cosine_BC, batch.lexical_BC, self.metadata_NM[batch.candidate_BC])
         routing = router.select(score_BC, batch.valid_BC, top_k=top_k)
-        return Routed(routing=routing, atom_U=atom_U, latent_UZ=latent_UZ, column_BC=column_BC, cosine_BU=cosine_BU)
+        return Routed(routing=routing, atom_U=atom_U, latent_UZ=latent_UZ, column_BC=column_BC, cosine_BC=cosine_BC)
 
     def adapter(self, routed: Routed, index_BK: Tensor, log_weight_BK: Tensor) -> ComposedAdapter:
         """Compose the chosen candidates (columns of the batch) into one adapter a question."""
@@ -107,12 +118,12 @@ class TrainStep:
     ) -> dict[str, tuple[Tensor, Tensor]]:
         """Return every loss as (sum, count)."""
         routed = self.route(batch, top_k=config.top_k_at(progress))
-        routing, null = routed.routing, self.network.router.spec.null_slot
+        routing = routed.routing
         out = {"route": route_loss(routing.score_BC, batch.gold_BC, batch.valid_BC, batch.distractor_BC)}
-        out["null_slot"] = listwise_loss(routing.score_BC, batch.gold_BC, batch.valid_BC, null_slot=null)
-        gold_BU = _gold_columns(routed, batch)
-        everything = torch.ones_like(gold_BU)
-        out["contrastive"] = listwise_loss(CONTRASTIVE_SCALE * routed.cosine_BU, gold_BU, everything, null_slot=False)
+        out["null_slot"] = listwise_loss(routing.score_BC, batch.gold_BC, batch.valid_BC, null_slot=True)
+        out["contrastive"] = listwise_loss(
+            CONTRASTIVE_SCALE * routed.cosine_BC, batch.gold_BC, batch.contrast_BC, null_slot=False
+        )
         out["irrelevant"] = self._irrelevant(routed, batch)
         lm = slice(0, batch.num_lm)
         index_BK, log_weight_BK = with_gold(
@@ -132,11 +143,6 @@ class TrainStep:
             self.network.compiler, weight_BK, routed.routing.log_weight_BK[rows], latent_BKZ=routed.latent_UZ[column_BK]
         )
         return irrelevant_loss(adapter, weight_BK.sum(1))
-
-
-def _gold_columns(routed: Routed, batch: Batch) -> Tensor:
-    hits = torch.zeros(routed.cosine_BU.shape, device=routed.cosine_BU.device)
-    return hits.scatter_add_(1, routed.column_BC, batch.gold_BC.float()) > 0
 
 
 def with_gold(

@@ -15,12 +15,18 @@ def sampler_of(records, **options):
     return Sampler(build_episodes(records, **options), CPU)
 
 
+def first(sampler):
+    """Return a stand-in for the nearest atoms: always the library's first two."""
+    count = min(2, int(sampler.e["atom_start"][-1]))
+    return lambda question_B: torch.arange(count).repeat(len(question_B), 1)
+
+
 def collate_all(sampler, *, library=False, absent=False):
     """Collate every answerable episode alike."""
     rows = sampler.rows[ANSWERABLE]
     library_B = torch.full_like(rows, library, dtype=torch.bool)
     absent_B = torch.full_like(rows, absent, dtype=torch.bool)
-    return sampler.collate(rows, library_B, absent_B, num_lm=len(rows))
+    return sampler.collate(rows, library_B, absent_B, first(sampler), num_lm=0)
 
 
 def listed(batch, row):
@@ -33,7 +39,7 @@ def drawn():
     """Return a sampler and a batch of every kind of row."""
     sampler = sampler_of(colours(40))
     config = TrainConfig(batch_lm=20, batch_route=60, share_sibling=0.2, share_library=0.5)
-    return sampler, sampler.draw(config, torch.Generator().manual_seed(0))
+    return sampler, sampler.draw(config, torch.Generator().manual_seed(0), first(sampler))
 
 
 def test_a_passage_lists_its_own_atoms_with_the_gold_ones_marked():
@@ -49,7 +55,7 @@ def test_padding_is_invalid_has_no_score_and_points_to_row_0():
     batch = collate_all(sampler_of(river_and_town()))
     padding = ~batch.valid_BC
     assert padding.any()
-    assert not batch.candidate_BC[padding].any() and not batch.lexical_BC[padding].any()
+    assert not batch.candidate_BC[~batch.contrast_BC].any() and not batch.lexical_BC[padding].any()
     assert not (batch.gold_BC & padding).any() and not (batch.distractor_BC & padding).any()
 
 
@@ -71,13 +77,26 @@ def test_a_library_row_lists_no_atom_twice_and_holds_all_that_match():
         assert len(atoms) == len(set(atoms))
         found = sampler.e["library_rows"][question]
         own = range(3 * (question // 3), 3 * (question // 3) + 3)
-        assert set(atoms) == {*found[found >= 0].tolist(), *own}
+        assert set(atoms) == {*found[found >= 0].tolist(), *own, 0, 1}
+
+
+def test_the_nearest_atoms_carry_their_word_score_and_train_the_cosine_in_every_bank():
+    sampler = sampler_of(colours(40))
+    small, large = collate_all(sampler), collate_all(sampler, library=True)
+    for row, question in enumerate(small.question_B.tolist()):
+        best = sampler.e["library_rows"][question][:2]
+        score = sampler.lexical(small.question_B[row : row + 1], best[None])
+        assert score[0].tolist() == pytest.approx(sampler.e["library_lexical"][question][:2].tolist(), abs=1e-5)
+        assert score[0, 0] > 0
+        assert set(listed(small, row)) < set(small.candidate_BC[row][small.contrast_BC[row]].tolist())
+    assert torch.equal(small.contrast_BC, large.contrast_BC)
+    assert torch.equal(large.valid_BC, large.contrast_BC)
 
 
 def test_an_absent_passage_leaves_no_gold_and_none_of_its_atoms():
     batch = collate_all(sampler_of(colours(40)), library=True, absent=True)
     assert not batch.gold_BC.any()
-    assert batch.off_topic_B.all() and not batch.refuse_B.any()
+    assert batch.off_topic_B.all() and not batch.refuse_B.any()  # these rows generate nothing
     for row, question in enumerate(batch.question_B.tolist()):
         assert not {3 * (question // 3) + i for i in range(3)} & set(listed(batch, row))
 
@@ -102,12 +121,13 @@ def test_passages_longer_than_the_limit_are_cut():
 
 def test_a_drawn_batch_has_its_kinds_in_the_stated_shares(drawn):
     _, batch = drawn
-    # 20 rows for the language model, 4 of them near misses; then 20 answerable, 20 absent, 20 off-topic.
+    # 20 rows for the language model: 2 asked of all but their passage and 4 of a sibling, which refuse, and 14
+    # answerable ones; then 20 answerable, 20 absent, 20 off-topic.
     assert (batch.num_lm, len(batch.question_B)) == (20, 80)
-    assert batch.refuse_B.nonzero().flatten().tolist() == [16, 17, 18, 19]
+    assert batch.refuse_B.nonzero().flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert batch.off_topic_B.nonzero().flatten().tolist() == list(range(40, 80))
-    assert batch.gold_BC[:16].any(1).all() and batch.gold_BC[20:40].any(1).all()
-    assert not batch.gold_BC[16:20].any() and not batch.gold_BC[40:].any()
+    assert batch.gold_BC[6:40].any(1).all()
+    assert not batch.gold_BC[:6].any() and not batch.gold_BC[40:].any()
 
 
 def test_off_topic_rows_list_only_another_articles_passage(drawn):
@@ -119,7 +139,7 @@ def test_off_topic_rows_list_only_another_articles_passage(drawn):
 
 def test_near_misses_list_a_sibling_passage(drawn):
     _, batch = drawn
-    for row in range(16, 20):
+    for row in range(2, 6):
         passage = batch.question_B[row].item() // 3
         [asked] = {atom // 3 for atom in listed(batch, row)}
         assert asked != passage and asked % 4 == passage % 4
@@ -127,15 +147,15 @@ def test_near_misses_list_a_sibling_passage(drawn):
 
 def test_half_of_the_answerable_rows_see_the_library(drawn):
     _, batch = drawn
-    wide = (batch.valid_BC[:16].sum(1) > 3).float().mean().item()
+    wide = (batch.valid_BC[6:20].sum(1) > 3).float().mean().item()
     assert 0.2 < wide < 0.8
 
 
 def test_drawing_follows_the_generator(drawn):
     sampler, batch = drawn
     config = TrainConfig(batch_lm=20, batch_route=60, share_sibling=0.2, share_library=0.5)
-    again = sampler.draw(config, torch.Generator().manual_seed(0))
-    other = sampler.draw(config, torch.Generator().manual_seed(1))
+    again = sampler.draw(config, torch.Generator().manual_seed(0), first(sampler))
+    other = sampler.draw(config, torch.Generator().manual_seed(1), first(sampler))
     assert torch.equal(again.candidate_BC, batch.candidate_BC)
     assert not torch.equal(other.question_B, batch.question_B)
 
@@ -143,5 +163,5 @@ def test_drawing_follows_the_generator(drawn):
 def test_records_without_siblings_or_other_articles_still_give_batches():
     sampler = sampler_of([make_record("", ["Hens sleep.", "Otters swim."], [("Who sleeps?", "hens", [0])])])
     assert [len(sampler.rows[kind]) for kind in (ANSWERABLE, SIBLING, OFF_TOPIC, UNANSWERABLE)] == [1, 0, 0, 0]
-    batch = sampler.draw(TrainConfig(batch_lm=4, batch_route=6), torch.Generator().manual_seed(0))
+    batch = sampler.draw(TrainConfig(batch_lm=4, batch_route=6), torch.Generator().manual_seed(0), first(sampler))
     assert batch.num_lm == 4 and batch.gold_BC[:4].any(1).all()

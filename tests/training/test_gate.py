@@ -9,7 +9,8 @@ import torch
 
 import training.gate
 from tests.training.samples import colours, make_record, river_and_town
-from training.gate import ANSWERABLE_REFUSED, fit_gate, other_article, same_article
+from tests.training.worlds import SPECS, base_of, library_over
+from training.gate import Bank, ask_banks, fit_gate, other_article, same_article
 from training.library import Library
 
 
@@ -18,60 +19,84 @@ def library_of(records):
     return Library(SimpleNamespace(device=torch.device("cpu")), None, records)
 
 
-def clusters(gap):
-    """Return a stand-in for `bank_features`: answerable at `gap`, off-topic at 0, in every feature alike."""
+NAMES = ("passage", "shelf", "library")
+
+
+def clusters(gap, f1=0.5):
+    """Return a stand-in for `ask_banks`: answerable at `gap`, off-topic at 0, in every feature alike."""
     generator = torch.Generator().manual_seed(0)
 
-    def features(_library, asks, _rng):
-        noise = {n: torch.rand(len(asks), 4, generator=generator) for n in ("passage", "library")}
-        off = {f"off_{n}": torch.rand(len(asks), 4, generator=generator) for n in ("passage", "library")}
-        return {**{n: gap + x for n, x in noise.items()}, **off}
+    def banks(_library, asks, _rng):
+        noise = {n: torch.rand(len(asks), 4, generator=generator) for n in NAMES}
+        off = {f"off_{n}": Bank(features=torch.rand(len(asks), 4, generator=generator)) for n in NAMES}
+        return {**{n: Bank(features=gap + x, f1=(f1,) * len(asks)) for n, x in noise.items()}, **off}
 
-    return features
+    return banks
 
 
 def test_clear_cases_are_told_apart_without_fault(monkeypatch):
-    monkeypatch.setattr(training.gate, "bank_features", clusters(2.0))
+    monkeypatch.setattr(training.gate, "ask_banks", clusters(2.0))
     gate, figures = fit_gate(library_of(colours(40)))
-    assert figures["auroc_passage"] == figures["auroc_library"] == 1.0
-    assert figures["refused"]["off_passage"] == figures["refused"]["off_library"] == 1.0
+    assert figures["auroc"] == dict.fromkeys(NAMES, 1.0)
+    assert all(figures["refused"][f"off_{name}"] == 1.0 for name in NAMES)
     assert all(coefficient > 0 for coefficient in gate.coefficients)
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.3, 2.0])
-def test_the_threshold_refuses_the_stated_share_of_answerable_questions_at_most(monkeypatch, gap):
-    monkeypatch.setattr(training.gate, "bank_features", clusters(gap))
+def test_the_threshold_costs_a_point_of_f1_in_the_worst_bank(monkeypatch, gap):
+    monkeypatch.setattr(training.gate, "ask_banks", clusters(gap))
     gate, figures = fit_gate(library_of(colours(40)))
-    refused = (figures["refused"]["passage"] + figures["refused"]["library"]) / 2
-    # 240 scores: seven of them lie below the 3 % quantile, 7 / 240 = 0.029.
-    assert 0.02 < refused <= ANSWERABLE_REFUSED
+    # 120 questions a bank, each worth 0.5 / 120 = 0.0042: the two lowest may be refused, the third is the threshold.
+    assert max(figures["f1_lost"].values()) == pytest.approx(2 * 0.5 / 120)
     assert 0.0 < gate.threshold < 1.0
 
 
-def test_a_feature_that_says_nothing_gets_no_weight(monkeypatch):
-    def features(_library, asks, _rng):
-        answerable = torch.tensor([[1.0, 0.5, -3.0, 2.0], [0.4, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
-        off = torch.tensor([[0.5, 0.5, -3.0, 2.0], [0.1, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
-        return {"passage": answerable, "library": answerable, "off_passage": off, "off_library": off}
+def test_questions_that_are_answered_wrongly_anyway_cost_nothing_to_refuse(monkeypatch):
+    monkeypatch.setattr(training.gate, "ask_banks", clusters(0.3, f1=0.0))
+    _, figures = fit_gate(library_of(colours(40)))
+    assert all(figures["refused"][name] > 0.9 for name in ("off_passage", "off_shelf", "off_library"))
+    assert max(figures["f1_lost"].values()) == 0.0
 
-    monkeypatch.setattr(training.gate, "bank_features", features)
+
+def test_a_feature_that_says_nothing_gets_no_weight(monkeypatch):
+    def banks(_library, asks, _rng):
+        own = torch.tensor([[1.0, 0.5, -3.0, 2.0], [0.4, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
+        off = torch.tensor([[0.5, 0.5, -3.0, 2.0], [0.1, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
+        known = {name: Bank(features=own, f1=(1.0,) * len(asks)) for name in NAMES}
+        return {**known, **{f"off_{name}": Bank(features=off) for name in NAMES}}
+
+    monkeypatch.setattr(training.gate, "ask_banks", banks)
     gate, _ = fit_gate(library_of(colours(8)))
     assert gate.coefficients[0] > 1.0
     assert gate.coefficients[1:] == pytest.approx((0.0, 0.0, 0.0), abs=1e-3)
 
 
 def test_only_questions_with_gold_atoms_are_asked_and_no_more_than_the_limit(monkeypatch):
-    seen = []
+    seen, stand_in = [], clusters(1.0)
 
-    def features(_library, asks, _rng):
+    def banks(library, asks, rng):
         seen.extend(asks)
-        rows = torch.rand(len(asks), 4)
-        return dict.fromkeys(("passage", "library", "off_passage", "off_library"), rows)
+        return stand_in(library, asks, rng)
 
-    monkeypatch.setattr(training.gate, "bank_features", features)
+    monkeypatch.setattr(training.gate, "ask_banks", banks)
     _, figures = fit_gate(library_of(river_and_town()), max_questions=4, batch_size=3)
     assert figures["questions"] == len(seen) == 4
     assert all(ask.gold for ask in seen)
+
+
+def test_banks_that_know_nothing_hold_no_atom_of_the_questions_article():
+    records = colours(40)
+    library = library_over(base_of("llama"), SPECS["d2a"], records)
+    asks = [library.asks(passage)[0] for passage in (0, 5, 11)]
+    banks = ask_banks(library, asks, random.Random(0))
+    assert set(banks) == {*NAMES, *(f"off_{n}" for n in NAMES)}
+    sizes = {name: bank.features[:, 3].exp().round().tolist() for name, bank in banks.items()}
+    # 40 passages of 3 atoms in 4 articles of 10 passages: 120 atoms in all, 90 of them of other articles.
+    assert sizes["library"] == [120.0] * 3 and sizes["off_library"] == [90.0] * 3
+    assert sizes["passage"] == sizes["off_passage"] == [3.0] * 3
+    # A shelf holds 4 passages drawn at random, and the question's own.
+    assert all(12 <= n <= 15 for n in sizes["shelf"]) and max(sizes["off_shelf"]) <= 12
+    assert [len(banks[n].f1) for n in NAMES] == [3, 3, 3] and banks["off_library"].f1 == ()
 
 
 def test_an_article_is_hidden_whole_and_nothing_else():

@@ -9,10 +9,10 @@ from models.atoms import AnnotationMeta, AnnotationRecord, Question
 from models.checkpoint import load_network
 from models.memory import DocumentMemory
 from models.router import AnswerabilityGate, gate_features
-from tests.models.tiny import FAMILIES, tiny_network
+from tests.models.tiny import FAMILIES
 from tests.models.worlds import SPECS, TOWN, ZOO, memory_config
 from tests.training.samples import colours, river_and_town
-from tests.training.worlds import base_of
+from tests.training.worlds import base_of, library_over
 from training.gate import same_article
 from training.library import Ask, Library
 
@@ -22,12 +22,6 @@ QUESTIONS = ("Who was born in Marn?", "When do visitors feed the otters?", "What
 @pytest.fixture(autouse=True)
 def exact_arithmetic(monkeypatch):
     monkeypatch.setattr(models.base, "pick_dtype", lambda _device: torch.float32)
-
-
-def library_over(base, recipe, records):
-    library = Library(base, tiny_network(base, SPECS[recipe]).requires_grad_(False), records)
-    library.compile()
-    return library
 
 
 def product(tmp_path, family, recipe, **changes):
@@ -102,16 +96,18 @@ def test_without_words_in_the_recipe_only_keys_find_candidates(tmp_path):
 
 
 def test_hidden_atoms_are_no_candidates_even_where_few_are_left():
-    library = library_over(base_of("llama"), "d2a", river_and_town())
+    library = library_over(base_of("llama"), SPECS["d2a"], river_and_town())
     asks = [library.asks(passage)[0] for passage in range(4)]
-    found = library.library_candidates(asks, library.query_keys(asks), without=lambda ask: same_article(library, ask))
+    found = library.library_candidates(
+        asks, library.query_keys(asks), visible=[~same_article(library, a) for a in asks]
+    )
     assert [rows.tolist() for rows, _ in found] == [
         [5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [0, 1, 2, 3, 4, 9], list(range(9))
     ]  # fmt: skip
 
 
 def test_a_passage_alone_is_scored_as_a_bank_of_its_own():
-    library = library_over(base_of("llama"), "d2a", river_and_town())
+    library = library_over(base_of("llama"), SPECS["d2a"], river_and_town())
     ask = library.asks(2)[0]
     rows, scores = library.passage_candidates(ask)
     assert rows.tolist() == [5, 6, 7, 8] and int(scores.argmax()) == 1
@@ -124,7 +120,7 @@ def test_asks_know_their_gold_rows():
 
 
 def test_gold_routing_gives_gold_atoms_equal_parts_and_nothing_without_them():
-    library = library_over(base_of("llama"), "d2a", river_and_town())
+    library = library_over(base_of("llama"), SPECS["d2a"], river_and_town())
     asks = [*library.asks(0), library.asks(1)[1]]
     routed = library.gold_route(asks)
     weights = [
@@ -140,7 +136,7 @@ def test_gold_routing_gives_gold_atoms_equal_parts_and_nothing_without_them():
 
 @pytest.mark.parametrize("recipe", SPECS)
 def test_a_batch_answers_as_its_questions_do_alone(recipe):
-    library = library_over(base_of("gemma2"), recipe, colours(6))
+    library = library_over(base_of("gemma2"), SPECS[recipe], colours(6))
     asks = [ask for passage in range(2) for ask in library.asks(passage)]
 
     def answers(asks):
@@ -157,7 +153,7 @@ def test_a_batch_answers_as_its_questions_do_alone(recipe):
 def test_token_states_are_computed_once_an_atom(monkeypatch):
     import training.library
 
-    library = library_over(base_of("llama"), "d2a", colours(4))
+    library = library_over(base_of("llama"), SPECS["d2a"], colours(4))
     asked, original = [], training.library.text_features
     monkeypatch.setattr(training.library, "text_features", lambda *a, **k: asked.append(len(a[2])) or original(*a, **k))
     for _ in range(2):

@@ -45,7 +45,7 @@ def uncached(base, adapter, batch):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_loss_over_cached_states_equals_the_whole_models(family, recipe):
     step, sampler = world(family, recipe, RECORDS)
-    batch = sampler.draw(CONFIG, generator())
+    batch = sampler.draw(CONFIG, generator(), step.nearest)
     with torch.no_grad():
         routed = step.route(batch, top_k=3)
         routing = routed.routing
@@ -62,7 +62,7 @@ def test_the_loss_over_cached_states_equals_the_whole_models(family, recipe):
 
 def test_padding_of_a_batch_changes_no_row():
     step, sampler = world("qwen3", "d2a", RECORDS)
-    batch = sampler.draw(CONFIG, generator())
+    batch = sampler.draw(CONFIG, generator(), step.nearest)
     rows = step.cache.target_rows(batch.question_B[:6], batch.refuse_B[:6])
     with torch.no_grad():
         routed = step.route(batch, top_k=3)
@@ -80,7 +80,7 @@ def test_padding_of_a_batch_changes_no_row():
 def test_every_weight_of_the_memory_is_trained(recipe):
     step, sampler = world("gemma2", recipe, RECORDS)
     step.network.zero_grad()
-    losses = step.losses(sampler.draw(CONFIG, generator()), CONFIG, progress=0.9, generator=generator())
+    losses = step.losses(sampler.draw(CONFIG, generator(), step.nearest), CONFIG, progress=0.9, generator=generator())
     sum(total / count.clamp(min=1) for total, count in losses.values()).backward()
     untouched = [name for name, p in step.network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     expected = ["router.rerank"] + ([] if recipe == "d2a" else ["router.lexical"])
@@ -90,14 +90,14 @@ def test_every_weight_of_the_memory_is_trained(recipe):
 
 def test_the_frozen_base_gets_no_gradient():
     step, sampler = world("llama", "d2a", RECORDS)
-    losses = step.losses(sampler.draw(CONFIG, generator()), CONFIG, progress=0.0, generator=generator())
+    losses = step.losses(sampler.draw(CONFIG, generator(), step.nearest), CONFIG, progress=0.0, generator=generator())
     losses["lm"][0].backward()
     assert all(p.grad is None and not p.requires_grad for p in step.base.model.parameters())
 
 
 def test_scores_are_those_of_the_router_over_keys_words_and_metadata():
     step, sampler = world("llama", "d2a", RECORDS)
-    batch = sampler.draw(CONFIG, generator())
+    batch = sampler.draw(CONFIG, generator(), step.nearest)
     with torch.no_grad():
         score_BC = step.route(batch, top_k=3).routing.score_BC
         row, column = (int(i) for i in batch.valid_BC.nonzero()[5])
@@ -113,7 +113,7 @@ def test_scores_are_those_of_the_router_over_keys_words_and_metadata():
 def test_both_kinds_of_off_topic_row_take_part_in_the_irrelevance_loss():
     step, sampler = world("llama", "d2a", RECORDS)
     config = replace(CONFIG, batch_route=120)
-    batch = sampler.draw(config, generator())
+    batch = sampler.draw(config, generator(), step.nearest)
     # 6 for the language model, 40 answerable, 40 absent, 40 off-topic: 80 are off-topic, every third counts.
     total, count = step.losses(batch, config, progress=0.5, generator=generator())["irrelevant"]
     assert 0 < int(count) == 27 <= MAX_IRRELEVANT
@@ -128,7 +128,7 @@ def test_both_kinds_of_off_topic_row_take_part_in_the_irrelevance_loss():
 
 def test_a_batch_without_off_topic_rows_has_no_irrelevance_loss():
     step, sampler = world("llama", "d2a", RECORDS)
-    batch = sampler.draw(CONFIG, generator())
+    batch = sampler.draw(CONFIG, generator(), step.nearest)
     batch = replace(batch, off_topic_B=torch.zeros_like(batch.off_topic_B))
     total, count = step.losses(batch, CONFIG, progress=0.5, generator=generator())["irrelevant"]
     assert (total.item(), count.item()) == (0.0, 0)
@@ -143,6 +143,7 @@ def one_question(scores, gold):
         question_B=torch.zeros(1, dtype=torch.long),
         candidate_BC=torch.arange(len(scores))[None],
         valid_BC=~flags,
+        contrast_BC=~flags,
         lexical_BC=torch.zeros(1, len(scores)),
         gold_BC=gold_BC,
         distractor_BC=flags,

@@ -11,6 +11,7 @@ from training.batches import Sampler
 from training.config import TrainConfig
 from training.episodes import build_episodes
 from training.features import FeatureCache, build_cache
+from training.library import Library
 from training.step import TrainStep
 
 SPECS = {
@@ -45,3 +46,10 @@ def world(family: str, recipe: str, records: list) -> tuple[TrainStep, Sampler]:
     """Return a step over a seeded random memory; `recipe` names one of `SPECS`."""
     base = base_of(family)
     return step_of(base, tiny_network(base, SPECS[recipe]).train(), records)
+
+
+def library_over(base: FrozenBase, spec: MemorySpec, records: list) -> Library:
+    """Return a compiled library of some records over a seeded random memory."""
+    library = Library(base, tiny_network(base, spec).requires_grad_(False), records)
+    library.compile()
+    return library
