@@ -15,7 +15,7 @@ from models.network import MemoryNetwork
 from models.router import Router, Routing
 from training.batches import Batch
 from training.config import TrainConfig
-from training.features import FeatureCache
+from training.features import FeatureCache, LiveFeatures
 from training.losses import irrelevant_loss, listwise_loss, lm_loss, route_loss
 
 CONTRASTIVE_SCALE = 20.0
@@ -42,7 +42,9 @@ class Routed:
 class TrainStep:
     """Forward passes over a feature cache."""
 
-    def __init__(self, base: FrozenBase, network: MemoryNetwork, cache: FeatureCache, metadata_NM: Tensor) -> None:
+    def __init__(
+        self, base: FrozenBase, network: MemoryNetwork, cache: FeatureCache | LiveFeatures, metadata_NM: Tensor
+    ) -> None:
         self.base = base
         self.network = network
         self.cache = cache
@@ -55,14 +57,14 @@ class TrainStep:
         Keys of the whole library are made anew each time: they are cheap, and negatives are never stale.
         """
         key_NE, _ = self.network.compile_atoms(self.cache.atom_pooled_ND)
-        query_BE = self.network.query_keys(self.cache.question_pooled_QD[question_B])
+        query_BE = self.network.query_keys(self.cache.question_pooled(question_B))
         return (query_BE @ key_NE.T).topk(min(NUM_NEAREST, len(key_NE)), dim=-1).indices
 
     def route(self, batch: Batch, *, top_k: int) -> Routed:
         """Compile the batch's candidates, score them and select."""
         atom_U, column_BC = batch.candidate_BC.unique(return_inverse=True)
-        key_UE, latent_UZ = self.network.compile_atoms(self.cache.atom_pooled_ND[atom_U])
-        query_BE = self.network.query_keys(self.cache.question_pooled_QD[batch.question_B])
+        key_UE, latent_UZ = self.network.compile_atoms(self.cache.atom_pooled(atom_U))
+        query_BE = self.network.query_keys(self.cache.question_pooled(batch.question_B))
         cosine_BC = (key_UE[column_BC] @ query_BE[:, :, None]).squeeze(-1)
         router = self.network.router
         score_BC = router.score(cosine_BC, batch.lexical_BC, self.metadata_NM[batch.candidate_BC])
@@ -88,7 +90,7 @@ class TrainStep:
             return None
         if source == "latent":
             return latent_slots(self.base, self.network.compiler, routed.latent_UZ[distinct_D])
-        x_USD, lengths_U = self.cache.atom_entry.padded(routed.atom_U[distinct_D])
+        x_USD, lengths_U = self.cache.atom_entry(routed.atom_U[distinct_D])
         return token_slots(self.base, self.network.compiler, x_USD, lengths_U)
 
     def answer_logits(self, adapter: ComposedAdapter | None, row_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,18 +102,11 @@ class TrainStep:
         Returns:
             Logits at the answer's tokens `[T, V]`, and the tokens `[T]`.
         """
-        targets = self.cache.targets
-        x_BLD, length_B = targets.states.padded(row_B)
-        token_BL, _ = targets.token.padded(row_B)
-        steps = torch.arange(x_BLD.shape[1], device=x_BLD.device)
-        mask_BL = steps < length_B[:, None]
+        targets = self.cache.targets(row_B)
         start = self.base.num_layers - self.network.spec.num_memory_layers
         with attached(self.base, adapter):
-            out_BLD = self.base.run_layers(x_BLD, mask_BL, start=start, stop=self.base.num_layers)
-        is_answer = mask_BL & (steps >= targets.answer_start[row_B][:, None])
-        before = is_answer.roll(-1, dims=1)
-        before[:, -1] = False
-        return self.base.logits(out_BLD[before]), token_BL[is_answer]
+            out_BLD = self.base.run_layers(targets.state_BLD, targets.mask_BL, start=start, stop=self.base.num_layers)
+        return self.base.logits(out_BLD[targets.before_BL]), targets.token_BL[targets.answer_BL]
 
     def losses(
         self, batch: Batch, config: TrainConfig, *, progress: float, generator: torch.Generator

@@ -1,18 +1,63 @@
-"""The feature cache: ragged rows, and states equal to those of the uncached base."""
+"""Frozen features: rows of different length, states equal to those of the base, and every home like no cache."""
+
+import json
+from dataclasses import replace
 
 import pytest
 import torch
 
+import models.prompts
+import training.features.cache
 from models.encoder import text_features
+from models.errors import ConfigError
 from models.prompts import REFUSAL, prompt_ids
-from tests.models.tiny import FAMILIES, NUM_LAYERS, NUM_MEMORY_LAYERS, tiny_spec
-from tests.training.samples import river_and_town
-from tests.training.worlds import base_of, cache_of
-from training.features import Ragged
+from models.router import atom_metadata
+from tests.models.tiny import FAMILIES, NUM_LAYERS, NUM_MEMORY_LAYERS, tiny_base, tiny_network, tiny_spec, whole_logits
+from tests.training.samples import colours, river_and_town
+from tests.training.worlds import SPECS, base_of, cache_of
+from training.batches import Sampler
+from training.config import TrainConfig
+from training.episodes import build_episodes
+from training.features import FeatureCache, LiveFeatures, Ragged, Texts, build_cache
+from training.features.ragged import batches, take
+from training.features.store import choose_home, is_complete, new_file, open_file
+from training.features.texts import cache_key
+from training.losses import distill_topk_loss
+from training.step import TrainStep
 
 RECORDS = river_and_town()
-QUESTIONS = [q.question for r in RECORDS for q in r.qa_pairs]
 ATOMS = [a.content for r in RECORDS for a in r.atoms]
+QUESTIONS = [q.question for r in RECORDS for q in r.qa_pairs]
+ANSWERS = [q.answers[0] if q.answers else REFUSAL for r in RECORDS for q in r.qa_pairs]
+CONTEXTS = [r.context for r in RECORDS for _ in r.qa_pairs]
+UNANSWERABLE = ANSWERS.index(REFUSAL)
+HOMES = ("device", "pinned", "disk")
+
+
+def texts_of(records=RECORDS):
+    """Return the texts of some records, documents for the teacher among them."""
+    pairs = [(r, q) for r in records for q in r.qa_pairs]
+    return Texts(
+        atoms=[a.content for r in records for a in r.atoms],
+        questions=[q.question for _, q in pairs],
+        answers=[q.answers[0] if q.answers else REFUSAL for _, q in pairs],
+        contexts=[r.context for r, _ in pairs],
+    )
+
+
+def cached(base, spec, config, texts=None, **options):
+    return build_cache(base, spec, config, **vars(texts or texts_of()), **options)
+
+
+def tensors_in(*values):
+    """Return all tensors of some features, in order."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        else:
+            found += tensors_in(*(value if isinstance(value, tuple) else vars(value).values()))
+    return found
 
 
 def test_ragged_rows_come_back_padded_with_zeros_in_the_asked_order():
@@ -22,52 +67,310 @@ def test_ragged_rows_come_back_padded_with_zeros_in_the_asked_order():
     assert padded[..., 0].tolist() == [[1, 0], [2, 2], [1, 0]]
 
 
-def test_ragged_token_ids_pad_alike():
-    padded, _ = Ragged.of([torch.tensor([7, 8]), torch.tensor([9])]).padded(torch.tensor([1, 0]))
-    assert padded.tolist() == [[9, 0], [7, 8]]
+def test_ragged_token_ids_pad_alike_and_join():
+    ragged = Ragged.of_ids([[7, 8], [], [9]])
+    assert ragged.padded(torch.tensor([2, 0, 1]))[0].tolist() == [[9, 0], [7, 8], [0, 0]]
+    assert ragged.joined(torch.tensor([2, 1, 0, 2])).tolist() == [9, 7, 8, 9]
+
+
+def test_padding_is_zero_whatever_the_first_row_holds():
+    ragged = Ragged.of([torch.tensor([torch.inf]), torch.tensor([1.0, 2.0])])
+    assert ragged.padded(torch.tensor([1, 0]))[0].tolist() == [[1, 2], [torch.inf, 0]]
+
+
+def test_batches_are_short_rows_first_and_within_the_limit():
+    # Sorted 2 3 3 9 20: 2 x 3 = 6 fit into 8, a third row would make 9; 9 and 20 each come alone.
+    found = list(batches(torch.tensor([20, 3, 9, 2, 3]), 8))
+    assert [b.tolist() for b in found] == [[3, 1], [4], [2], [0]]
+
+
+@pytest.mark.gpu
+def test_rows_in_host_memory_are_moved_to_the_device():
+    flat = torch.randn(50, 3)
+    index = torch.tensor([4, 49, 4, 0], device="cuda")
+    for kept in (flat, flat.pin_memory()):
+        torch.testing.assert_close(take(kept, index), flat.cuda()[index])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cached_features_equal_those_of_single_texts(family):
     base, spec = base_of(family), tiny_spec("d2a")
-    cache = cache_of(base, spec, RECORDS)
+    cache = cache_of(base, spec, RECORDS, cache_batch_tokens=100)
     for row in (0, 3, 8):
         alone = text_features(base, spec, [ATOMS[row]], with_entry=True)
-        torch.testing.assert_close(cache.atom_pooled_ND[row], alone.pooled_ND[0])
-        states, length = cache.atom_entry.padded(torch.tensor([row]))
+        torch.testing.assert_close(cache.atom_pooled(torch.tensor([row])), alone.pooled_ND)
+        states, length = cache.atom_entry(torch.tensor([row]))
         assert int(length[0]) == min(len(ATOMS[row]), spec.max_atom_tokens)
         torch.testing.assert_close(states[0], alone.entry[0])
         question = text_features(base, spec, [QUESTIONS[row % 6]], with_entry=False)
-        torch.testing.assert_close(cache.question_pooled_QD[row % 6], question.pooled_ND[0])
+        torch.testing.assert_close(cache.question_pooled(torch.tensor([row % 6])), question.pooled_ND)
+
+
+@pytest.mark.parametrize("num_encoder_layers", [3, 4, 5], ids=["below", "at", "above"])
+def test_features_hold_wherever_the_encoder_ends(num_encoder_layers):
+    base, spec = base_of("qwen3"), tiny_spec(num_encoder_layers=num_encoder_layers)
+    cache, alone = cache_of(base, spec, RECORDS), text_features(base, spec, ATOMS, with_entry=True)
+    torch.testing.assert_close(cache.atom_pooled_ND, alone.pooled_ND)
+    torch.testing.assert_close(cache.atom_entry(torch.tensor([2]))[0][0], alone.entry[2])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_target_holds_prompt_answer_and_end_and_the_states_below_the_memory(family):
     base = base_of(family)
     cache = cache_of(base, tiny_spec("d2a"), RECORDS, cache_batch_tokens=400)
-    targets, tokenizer = cache.targets, base.tokenizer
     rows = cache.target_rows(torch.tensor([4, 4]), torch.tensor([False, True]))
-    for row, answer in zip(rows.tolist(), ("gluons", REFUSAL), strict=True):
-        ids, length = targets.token.padded(torch.tensor([row]))
-        prompt = prompt_ids(tokenizer, QUESTIONS[4])
-        start = int(targets.answer_start[row])
-        assert ids[0, :start].tolist() == prompt
-        assert tokenizer.decode(ids[0, start:-1]) == answer
-        assert ids[0, -1] == tokenizer.eos_token_id
-        mask = torch.ones(1, int(length[0]), dtype=torch.bool)
+    for row, answer in zip(rows, ("gluons", REFUSAL), strict=True):
+        targets = cache.targets(row[None])
+        ids, prompt = targets.token_BL, prompt_ids(base.tokenizer, QUESTIONS[4])
+        assert ids[0, : len(prompt)].tolist() == prompt
+        assert targets.answer_BL[0].tolist() == [i >= len(prompt) for i in range(ids.shape[1])]
+        assert base.tokenizer.decode(ids[0, len(prompt) : -1]) == answer
+        assert ids[0, -1] == base.tokenizer.eos_token_id
         with torch.no_grad():
-            expected = base.run_layers(base.embed(ids), mask, start=0, stop=NUM_LAYERS - NUM_MEMORY_LAYERS)
-        torch.testing.assert_close(targets.states.padded(torch.tensor([row]))[0], expected)
+            expected = base.run_layers(
+                base.embed(ids), torch.ones_like(ids, dtype=torch.bool), start=0, stop=NUM_LAYERS - NUM_MEMORY_LAYERS
+            )
+        torch.testing.assert_close(targets.state_BLD, expected)
+
+
+def test_a_question_that_is_refused_anyway_has_one_target():
+    cache = cache_of(base_of("llama"), tiny_spec("d2a"), RECORDS)
+    question = torch.tensor([UNANSWERABLE, UNANSWERABLE])
+    assert cache.target_rows(question, torch.tensor([False, True])).tolist() == [UNANSWERABLE] * 2
+
+
+def test_what_all_prompts_begin_with_is_kept_once():
+    base = base_of("llama")
+    cache = cache_of(base, tiny_spec("d2a"), RECORDS)
+    prompts = [prompt_ids(base.tokenizer, q) for q in QUESTIONS]
+    head = next(i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
+    refusals = (len(REFUSAL) + 1) * (len(QUESTIONS) - 1)  # one question has it as its answer
+    expected = head + sum(len(p) - head for p in prompts) + sum(len(a) + 1 for a in ANSWERS) + refusals
+    assert sum(len(t) for n, t in vars(cache).items() if n == "_state_TD") == expected
 
 
 def test_long_answers_are_cut_and_still_end():
     base = base_of("llama")
-    targets = cache_of(base, tiny_spec("d2a"), RECORDS, max_answer_tokens=3).targets
-    ids, _ = targets.token.padded(torch.tensor([4]))
-    answer = ids[0, int(targets.answer_start[4]) :].tolist()
+    targets = cache_of(base, tiny_spec("d2a"), RECORDS, max_answer_tokens=3).targets(torch.tensor([4]))
+    answer = targets.token_BL[targets.answer_BL].tolist()
     assert base.tokenizer.decode(answer[:-1]) == "glu" and answer[-1] == base.tokenizer.eos_token_id
 
 
 def test_a_memory_without_token_slots_caches_no_atom_states():
     cache = cache_of(base_of("llama"), tiny_spec("paper"), RECORDS)
-    assert cache.atom_entry.flat_TD.numel() == 0
+    assert cache._entry.flat_TD.numel() == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_teacher_is_the_whole_base_with_the_document_in_its_prompt(family):
+    base = base_of(family)
+    config = TrainConfig(distill_top_k=5, distill_temperature=2.0, cache_batch_tokens=300)
+    teacher = cached(base, tiny_spec("d2a"), config).teacher(torch.tensor([4, 0]))
+    expected = []
+    for row in (4, 0):
+        prompt = prompt_ids(base.tokenizer, QUESTIONS[row], CONTEXTS[row])
+        reply = [*base.tokenizer(ANSWERS[row], add_special_tokens=False)["input_ids"], base.tokenizer.eos_token_id]
+        logits = whole_logits(base, torch.tensor([prompt + reply]))[0, len(prompt) - 1 : -1]
+        expected.append((logits / 2.0).log_softmax(-1))
+    top = torch.cat(expected).topk(5, dim=-1)
+    assert teacher.best.token_TK.tolist() == top.indices.tolist()
+    torch.testing.assert_close(teacher.best.log_p_TK, top.values, atol=1e-5, rtol=1e-5)
+    tail = (1 - top.values.exp().double().sum(-1)).log()
+    torch.testing.assert_close(teacher.best.log_tail_T.double(), tail, atol=1e-4, rtol=1e-4)
+
+
+def test_the_teacher_is_silent_about_added_refusals_alone():
+    base, spec, config = base_of("llama"), tiny_spec("d2a"), TrainConfig()
+    cache = cached(base, spec, config)
+    rows = cache.target_rows(torch.tensor([4, 0, UNANSWERABLE]), torch.tensor([False, True, True]))
+    for features in (cache, LiveFeatures(base, spec, config, texts_of())):
+        teacher = features.teacher(rows)
+        # "gluons" and the end: 7 tokens; the added refusal of question 0 and the true one: 13 each.
+        assert teacher.taught_A.tolist() == [True] * 7 + [False] * 13 + [True] * 13
+        assert len(teacher.best.token_TK) == 20
+        assert int(features.targets(rows).answer_BL.sum()) == 33
+
+
+def test_a_long_document_is_cut_at_a_number_of_tokens():
+    base, spec = base_of("llama"), tiny_spec("d2a")
+    short = replace(texts_of(), contexts=[c[:20] for c in CONTEXTS])
+    cut = cached(base, spec, TrainConfig(max_context_tokens=20)).teacher(torch.tensor([0, 4]))
+    same = cached(base, spec, TrainConfig(), short).teacher(torch.tensor([0, 4]))
+    whole = cached(base, spec, TrainConfig()).teacher(torch.tensor([0, 4]))
+    torch.testing.assert_close(cut.best.log_p_TK, same.best.log_p_TK, atol=0, rtol=0)
+    assert (cut.best.log_p_TK - whole.best.log_p_TK).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("recipe", SPECS)
+def test_a_training_step_has_equal_losses_and_gradients_with_and_without_a_cache(tmp_path, home, recipe):
+    records = colours(8)
+    base, spec, texts = base_of("llama"), SPECS[recipe], texts_of(records)
+    config = TrainConfig(batch_lm=6, batch_route=18, share_sibling=0.34, top_k=((0.0, 3),), cache_batch_tokens=256)
+    sampler = Sampler(build_episodes(records), base.device)
+    folder = tmp_path if home == "disk" else None
+    found = []
+    for features in (
+        LiveFeatures(base, spec, config, texts),
+        cached(base, spec, config, texts, home=home, folder=folder),
+    ):
+        network = tiny_network(base, spec).train()
+        step = TrainStep(base, network, features, atom_metadata([a for r in records for a in r.atoms]))
+        generator = torch.Generator().manual_seed(3)
+        batch = sampler.draw(config, generator, step.nearest)
+        losses = step.losses(batch, config, progress=0.3, generator=generator)
+        rows = features.target_rows(batch.question_B[:6], batch.refuse_B[:6])
+        routed = step.route(batch, top_k=3)
+        index_BK, log_weight_BK = routed.routing.index_BK[:6], routed.routing.log_weight_BK[:6]
+        logits, _ = step.answer_logits(step.adapter(routed, index_BK, log_weight_BK), rows)
+        teacher = features.teacher(rows)
+        losses["distill"] = distill_topk_loss(
+            logits[teacher.taught_A], teacher.best, temperature=config.distill_temperature
+        )
+        sum(total / count.clamp(min=1) for total, count in losses.values()).backward()
+        figures = {name: (total.item(), int(count)) for name, (total, count) in losses.items()}
+        found.append((figures, {n: p.grad for n, p in network.named_parameters() if p.grad is not None}))
+    (live, live_grad), (kept, kept_grad) = found
+    assert live["distill"][0] > 0.1 and 0 < live["distill"][1] < live["lm"][1]
+    assert live.keys() == kept.keys()
+    for name, (total, count) in live.items():
+        assert kept[name] == (pytest.approx(total, rel=1e-5), count), name
+    for name, gradient in live_grad.items():
+        torch.testing.assert_close(kept_grad[name], gradient, atol=1e-5, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def everything(features):
+    rows = torch.arange(len(QUESTIONS))
+    targets = features.targets(torch.cat([rows, features.target_rows(rows, torch.ones_like(rows) > 0)]))
+    atoms = torch.arange(len(ATOMS))
+    return tensors_in(
+        features.atom_pooled_ND,
+        features.question_pooled(rows),
+        features.atom_entry(atoms),
+        targets,
+        features.teacher(rows),
+    )
+
+
+def test_a_second_run_finds_the_file_of_the_first_and_computes_nothing(tmp_path, monkeypatch):
+    base, spec, config = base_of("gemma2"), tiny_spec("d2a"), TrainConfig()
+    parts = []
+    first = cached(base, spec, config, home="disk", folder=tmp_path, on_progress=parts.append)
+    assert parts == ["atoms", "questions", "targets", "teacher"]
+    monkeypatch.setattr(training.features.cache, "LiveFeatures", None)
+    for home in HOMES:
+        again = cached(base, spec, config, home=home, folder=tmp_path)
+        assert again.home == home
+        for ours, theirs in zip(everything(again), everything(first), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+def test_the_file_is_safetensors_and_maps_its_large_tensors(tmp_path):
+    base = base_of("llama")
+    cache = cached(base, tiny_spec("d2a"), TrainConfig(), home="disk", folder=tmp_path)
+    (path,) = tmp_path.glob("*.safetensors")
+    from safetensors.torch import load_file
+
+    loaded = load_file(path)
+    torch.testing.assert_close(loaded["target_state"], cache._state_TD, atol=0, rtol=0)
+    mark = json.loads(path.with_suffix(".complete.json").read_text("utf-8"))
+    assert mark["bytes"] == path.stat().st_size and mark["base"] == base.fingerprint()
+
+
+def test_a_file_written_half_is_never_used(tmp_path):
+    path = tmp_path / "k.safetensors"
+    layout = {"x": ((3, 2), torch.float32), "n": ((2,), torch.int64), "h": ((5,), torch.bfloat16)}
+    with pytest.raises(KeyboardInterrupt), new_file(path, layout, {}) as tensors:
+        tensors["x"].fill_(1.0)
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == [] and not is_complete(path)
+    with new_file(path, layout, {}) as tensors:
+        for value, name in enumerate(layout):
+            tensors[name].fill_(value)
+        assert not is_complete(path)
+    assert is_complete(path)
+    assert {n: t.unique().tolist() for n, t in open_file(path).items()} == {"x": [0], "n": [1], "h": [2]}
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert not is_complete(path)
+    path.write_bytes(whole)
+    path.with_suffix(".complete.json").unlink()
+    assert not is_complete(path)
+
+
+def test_a_run_that_was_killed_is_made_up_for(tmp_path):
+    base, spec, config = base_of("llama"), tiny_spec("d2a"), TrainConfig()
+    first = cached(base, spec, config, home="disk", folder=tmp_path)
+    expected = [t.clone() for t in everything(first)]
+    del first  # whoever maps a file must not see it cut short
+    (path,) = tmp_path.glob("*.safetensors")
+    path.with_suffix(".complete.json").unlink()
+    path.write_bytes(b"cut")
+    path.with_name(path.name + ".tmp").write_bytes(b"left behind")
+    again = cached(base, spec, config, home="disk", folder=tmp_path)
+    for ours, theirs in zip(everything(again), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+    assert is_complete(path) and not list(tmp_path.glob("*.tmp"))
+
+
+def test_any_change_of_what_features_depend_on_is_another_key(monkeypatch):
+    base, spec, config, texts = base_of("llama"), tiny_spec("d2a"), TrainConfig(), texts_of()
+    changed = [
+        (tiny_base("llama", seed=1), spec, config, texts),
+        (base, replace(spec, num_memory_layers=1), config, texts),
+        (base, replace(spec, num_encoder_layers=2), config, texts),
+        (base, replace(spec, max_atom_tokens=23), config, texts),
+        (base, tiny_spec("d2a", kv={"source": "none"}), config, texts),
+        (base, spec, replace(config, max_answer_tokens=31), texts),
+        (base, spec, replace(config, max_context_tokens=31), texts),
+        (base, spec, replace(config, distill_top_k=31), texts),
+        (base, spec, replace(config, distill_temperature=1.4), texts),
+        (base, spec, config, replace(texts, contexts=None)),
+        (base, spec, config, replace(texts, contexts=[*CONTEXTS[:-1], "Else."])),
+        (base, spec, config, replace(texts, answers=[*ANSWERS[:-1], "Else."])),
+        (base, spec, config, replace(texts, questions=[*QUESTIONS[:-1], "Else?"])),
+        (base, spec, config, replace(texts, atoms=[*ATOMS[:-2], ATOMS[-2] + ATOMS[-1]])),
+    ]
+    keys = [cache_key(*parts)[0] for parts in changed]
+    key = cache_key(base, spec, config, texts)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(models.prompts, "INSTRUCTION", "Reply.")
+        keys.append(cache_key(base, spec, config, texts)[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(base.tokenizer, "chat_template", base.tokenizer.chat_template + " ")
+        keys.append(cache_key(base, spec, config, texts)[0])
+    assert len({key, *keys}) == len(keys) + 1
+
+
+def test_what_features_do_not_depend_on_keeps_the_key():
+    base, spec, config, texts = base_of("llama"), tiny_spec("d2a"), TrainConfig(), texts_of()
+    key = cache_key(base, spec, config, texts)
+    assert cache_key(base, replace(spec, rank=2, d_latent=5), replace(config, seed=4, max_steps=9), texts) == key
+
+
+def test_auto_takes_the_fastest_home_that_has_room(monkeypatch):
+    device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (100, 200))
+    monkeypatch.setattr(training.features.store, "free_host_bytes", lambda: 1000)
+    sizes = {50: "device", 51: "pinned", 500: "pinned", 501: "disk"}
+    assert {n: choose_home("auto", n, device, on_disk=True) for n in sizes} == sizes
+    assert choose_home("auto", 500, torch.device("cpu"), on_disk=True) == "device"
+
+
+def test_a_home_that_cannot_be_is_refused_with_the_next_step():
+    device = torch.device("cpu")
+    with pytest.raises(ConfigError, match=r"feature_home must be one of .*pinned.*, got 'attic'"):
+        choose_home("attic", 1, device, on_disk=True)
+    with pytest.raises(ConfigError, match="Name a folder"):
+        choose_home("disk", 1, device, on_disk=False)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("no folder", "utf-8")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        cached(base_of("llama"), tiny_spec("d2a"), TrainConfig(), home="disk", folder=tmp_path / "file")
+
+
+def test_a_cache_is_what_it_says():
+    cache = cached(base_of("llama"), tiny_spec("d2a"), TrainConfig(), home="auto")
+    assert isinstance(cache, FeatureCache) and cache.home == "device"
