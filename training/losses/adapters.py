@@ -20,6 +20,7 @@ from training.losses.precision import count, full
 
 # The module whose input is what attention read, and so what a prefix's values are written into.
 ATTENTION_OUTPUT = "o_proj"
+BLOCKED = torch.finfo(torch.float32).min  # the bias of a slot that holds nothing
 
 
 def irrelevant_loss(adapter: ComposedAdapter, slot_weight_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -86,9 +87,8 @@ def protect_prefix_loss(
     for layer, prefix in adapter.prefix.items():
         square_BHS = _value_squares(prefix, None if basis is None else outputs[layer])
         bias_BS = full(prefix.bias_BS)
-        held_BS = bias_BS > torch.finfo(bias_BS.dtype).min / 2
-        weight_BS = bias_BS.exp().masked_fill(~held_BS, 0.0)
-        per_layer.append((square_BHS.sum(1) * weight_BS).sum(-1) / held_BS.sum(-1).clamp(min=1))
+        num_held_B = (bias_BS > BLOCKED / 2).sum(-1).clamp(min=1)
+        per_layer.append((square_BHS.sum(1) * bias_BS.exp()).sum(-1) / num_held_B)
     total_B = torch.stack(per_layer).sum(0)
     return total_B.sum(), count(len(total_B), total_B)
 
@@ -124,7 +124,7 @@ def sparse_loss(mask_logits_NG: Tensor, *, density: float, mean_gate_G: Tensor |
     Source: paper, "Sparse Regularization".
     """
     gate_NG = full(mask_logits_NG).flatten(1).sigmoid()
-    mean_G = gate_NG.sum(0) / max(1, len(gate_NG)) if mean_gate_G is None else full(mean_gate_G).flatten()
+    mean_G = gate_NG.mean(0) if mean_gate_G is None else full(mean_gate_G).flatten()
     gap_G = (mean_G - density).detach()
     per_atom_NG = gap_G.square() + 2 * gap_G * (gate_NG - mean_G.detach())
     return per_atom_NG.sum(), count(len(gate_NG), gate_NG)

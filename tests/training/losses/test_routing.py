@@ -77,11 +77,11 @@ def test_rerank_loss_knows_only_what_was_reranked_and_the_null_slot():
 
 
 def test_conflict_loss_compares_gold_with_its_own_group_alone():
-    score = tensor([LOG_3, 0.0, 7.0, 0.0, 1.0, 1.0, 9.0])
-    group = torch.tensor([[4, 4, -1, 8, 8, 2, 4]])
-    gold, valid = flags([True, False, True, True, False, False, False]), flags([True] * 6 + [False])
+    score = tensor([LOG_3, 0.0, 7.0, 0.0, 1.0, 1.0, 9.0, 9.0])
+    group = torch.tensor([[4, 4, -1, 8, 8, 2, 4, -1]])
+    gold, valid = flags([True, False, True, True] + [False] * 4), flags([True] * 6 + [False, True])
     # Group 4: -ln(3/4) = 0.287682, its third member is padding. Group 8: -ln(1 / (1 + e)) = 1.313262.
-    # Group 2 has no gold atom, and the atom of score 7 no group.
+    # Group 2 has no gold atom, and the atoms of score 7 and the last 9 have no group.
     total, count = conflict_loss(score, gold, valid, group)
     assert total.item() == pytest.approx(0.287682 + 1.313262, abs=1e-5)
     assert count.item() == 2
