@@ -7,10 +7,12 @@ import torch
 
 from models.base import Site
 from models.compiler import MemoryCompiler
+from models.composer import compose_prefix
 from models.errors import ConfigError
 from models.injection import ComposedAdapter, LayerPrefix
+from models.microkv import AtomSlots
 from tests.models.tiny import random_ids, tiny_base, tiny_spec
-from tests.training.losses.checks import assert_nothing, assert_parts_add_up, gradients_match, noise, tensor
+from tests.training.losses.checks import assert_nothing, assert_parts_add_up, flags, gradients_match, noise, tensor
 from training.losses import (
     input_bases,
     irrelevant_loss,
@@ -87,6 +89,17 @@ def test_protect_prefix_loss_is_the_weighted_mean_square_of_the_values():
     total, count = protect_prefix_loss(prefix_of(value, bias))
     assert total.item() == pytest.approx(5.75)
     assert count.item() == 1
+
+
+def test_protect_prefix_loss_reads_a_composed_prefix_without_the_atoms_of_weight_0():
+    value = noise(2, 1, 3, 2).float()
+    mask = flags([True, True, False], [True, True, True])
+    slots = AtomSlots(key={0: value}, value={0: value}, mask_US=mask)
+    log_weight = torch.tensor([[math.log(0.5), -math.inf]])
+    prefix = compose_prefix(slots, torch.tensor([[0, 1]]), log_weight, scale="logits")
+    # Atom 0 fills two slots, each with weight 0.5; atom 1 has weight 0 and is not counted.
+    expected = 0.5 * value[0, 0, :2].square().sum().item() / 2
+    assert protect_prefix_loss(ComposedAdapter(prefix=prefix))[0].item() == pytest.approx(expected)
 
 
 def test_protect_prefix_loss_in_the_null_space_form_averages_over_the_heads_that_share_a_value():
