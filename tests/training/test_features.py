@@ -188,7 +188,8 @@ def test_the_teacher_is_silent_about_added_refusals_alone():
         # "gluons" and the end: 7 tokens; the added refusal of question 0 and the true one: 13 each.
         assert teacher.taught_A.tolist() == [True] * 7 + [False] * 13 + [True] * 13
         assert len(teacher.best.token_TK) == 20
-        assert int(features.targets(rows).answer_BL.sum()) == 33
+        assert features.is_taught(rows).tolist() == [True, False, True]
+        assert features.answer_length(rows).tolist() == features.targets(rows).answer_BL.sum(1).tolist() == [7, 13, 13]
 
 
 def test_a_long_document_is_cut_at_a_number_of_tokens():

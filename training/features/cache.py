@@ -30,12 +30,13 @@ class FeatureCache:
 
     Args:
         tensors: As `layout` names them.
-        home: `device`, `pinned` or `disk`, where the large tensors stay; the others go to `device`.
+        home: `device`, `pinned` or `disk`, where the large tensors stay; the others go to `device`. The dict is
+            emptied on the way, so that nothing is held twice.
     """
 
     def __init__(self, tensors: dict[str, Tensor], *, home: str, device: torch.device) -> None:
         t = {n: _housed(tensors.pop(n), home if n in HOMED else "device", device) for n in list(tensors)}
-        self.home = home
+        self.home, self.num_bytes = home, sum(x.nbytes for x in t.values())
         self.atom_pooled_ND, self.question_pooled_QD = t["atom_pooled"], t["question_pooled"]
         self._entry = Ragged(flat_TD=t["atom_entry"], offset_N1=t["atom_offset"])
         self._state_TD, self._token_T = t["target_state"], t["target_token"]
@@ -60,6 +61,14 @@ class FeatureCache:
         """Return the target rows of some questions, the refusal's where `refuse_B`."""
         return torch.where(refuse_B, self._refusal_Q[question_B], question_B)
 
+    def answer_length(self, row_B: Tensor) -> Tensor:
+        """Return how many answer tokens some targets have, the one that ends them included."""
+        return self._places.reply_length(row_B)
+
+    def is_taught(self, row_B: Tensor) -> Tensor:
+        """Return which targets have a teacher: all but the added refusals."""
+        return row_B < len(self._refusal_Q)
+
     def targets(self, row_B: Tensor) -> Targets:
         """Return prompts with answers as the upper layers see them."""
         place_BL, mask_BL, answer_BL = self._places.of(row_B)
@@ -73,13 +82,13 @@ class FeatureCache:
     def teacher(self, row_B: Tensor) -> Teacher:
         """Return the teacher's targets at the answer tokens of some targets."""
         assert len(self._teacher_offset_Q1) > 1, "features without contexts have no teacher"
-        taught_B = row_B < len(self._refusal_Q)
+        taught_B = self.is_taught(row_B)
         rows = Ragged(flat_TD=self._teacher[0], offset_N1=self._teacher_offset_Q1)
         place_T = rows.places(row_B[taught_B])
         token_TK, log_p_TK, log_tail_T = (take(flat, place_T) for flat in self._teacher)
         return Teacher(
             best=TeacherTopK(token_TK=token_TK.long(), log_p_TK=log_p_TK, log_tail_T=log_tail_T),
-            taught_A=taught_B.repeat_interleave(self._places.reply_length(row_B)),
+            taught_A=taught_B.repeat_interleave(self.answer_length(row_B)),
         )
 
 

@@ -94,6 +94,14 @@ class LiveFeatures:
         """Return the target rows of some questions, the refusal's where `refuse_B`."""
         return torch.where(refuse_B, self._refusal_Q[question_B], question_B)
 
+    def answer_length(self, row_B: Tensor) -> Tensor:
+        """Return how many answer tokens some targets have, the one that ends them included."""
+        return self.tokens.reply.length_N[row_B.cpu()].to(self.base.device)
+
+    def is_taught(self, row_B: Tensor) -> Tensor:
+        """Return which targets have a teacher: all but the added refusals."""
+        return row_B < len(self.tokens.refusal_Q)
+
     @torch.no_grad()
     def targets(self, row_B: Tensor) -> Targets:
         """Return prompts with answers as the upper layers see them."""
@@ -107,8 +115,8 @@ class LiveFeatures:
     def teacher(self, row_B: Tensor) -> Teacher:
         """Return the teacher's targets at the answer tokens of some targets."""
         assert self.tokens.teacher is not None, "features without contexts have no teacher"
-        row_B, num_questions = row_B.cpu(), len(self.tokens.refusal_Q)
-        taught_B, answer_B = row_B < num_questions, self.tokens.reply.length_N[row_B]
+        row_B = row_B.cpu()
+        taught_B, answer_B = self.is_taught(row_B), self.tokens.reply.length_N[row_B]
         row_B, begin_B = row_B[taught_B], offsets(answer_B[taught_B])
         num_taught = int(begin_B[-1])
         best = TeacherTopK(
