@@ -51,7 +51,7 @@ class TeacherTopK:
     tau cannot be changed afterwards: the tail's mass depends on it.
 
     Args:
-        token_TK: Distinct token ids.
+        token_TK: Distinct token ids, best first.
         log_p_TK: Their log-probabilities over the whole vocabulary, nats.
         log_tail_T: Log of the mass of all other tokens; the dtype's minimum, or -inf, where nothing is left.
     """
