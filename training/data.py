@@ -7,7 +7,6 @@ and the other sets' formats are not here yet.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +17,20 @@ from typing import Any
 from models.atomizer import Atomizer
 from models.atoms import AnnotationRecord, Atom, Question
 from models.documents import Document, Page
-from models.errors import D2AError
+from training.records import DataError, read_records, write_records
+
+__all__ = [
+    "DataError",
+    "Passage",
+    "annotate",
+    "clean_title",
+    "read_records",
+    "read_squad",
+    "without_overlap",
+    "write_records",
+]
 
 NGRAM = 13
-
-
-class DataError(D2AError):
-    """A data file is missing or not in the expected format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,28 +155,3 @@ def without_overlap(passages: Iterable[Passage], held_out: Iterable[str]) -> tup
 def _ngrams(text: str) -> set[int]:
     words = re.findall(r"\w+", text.casefold())
     return {hash(tuple(words[i : i + NGRAM])) for i in range(max(1, len(words) - NGRAM + 1))}
-
-
-def write_records(path: Path, records: Iterable[AnnotationRecord]) -> None:
-    """Write records as JSON lines; a name that ends in `.gz` is compressed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(record.to_dict(), ensure_ascii=False) + "\n")
-
-
-def read_records(path: Path) -> list[AnnotationRecord]:
-    """Read records from JSON lines, plain or gzipped.
-
-    Raises:
-        DataError: The file is missing or a line is no record.
-    """
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            return [AnnotationRecord.from_dict(json.loads(line)) for line in file]
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist", hint="Make it with `python -m training.prepare`") from error
-    except (KeyError, TypeError, ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path}: not annotation records: {error}") from error

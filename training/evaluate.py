@@ -23,10 +23,10 @@ import torch
 
 from models.memory import CONTEXT_WEIGHT
 from models.router import AnswerabilityGate, gate_features
-from training.data import read_records
 from training.gate import other_article
 from training.library import Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, bootstrap_interval, exact_match, token_f1
+from training.records import read_records
 
 PASSAGE_K, LIBRARY_K = 3, 8
 MEMORY_ROWS = ("gold", "passage", "library", "no-context", "shuffled")

@@ -153,7 +153,7 @@ def refit(data: Path, folder: Path, *, max_questions: int, batch_size: int) -> d
     from models.checkpoint import load_network, read_meta, save_network
     from models.presets import load_preset
     from training.config import load_config
-    from training.data import read_records
+    from training.records import read_records
     from training.run import split_records
 
     meta = read_meta(folder)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from models.atomizer import build_atomizer
 from models.config import AtomizerConfig
-from training.data import annotate, read_squad, without_overlap, write_records
+from training.data import annotate, read_squad, without_overlap
+from training.records import write_records
 
 TRAIN_SETS = (
     "squad/train_44articles.json",

@@ -82,10 +82,10 @@ def _train(request: TrainRequest, config: TrainConfig, emit: Callable[[Event], N
     from models.network import MemoryNetwork
     from models.presets import MemorySpec, load_preset
     from training.batches import Sampler
-    from training.data import DataError
     from training.gate import fit_gate
     from training.library import Library
     from training.loop import train_loop
+    from training.records import DataError
 
     records = _records(request.data, config, emit)
     held_out, kept = split_records(records, config)
@@ -141,8 +141,8 @@ def _train(request: TrainRequest, config: TrainConfig, emit: Callable[[Event], N
 
 
 def _records(data: Path, config: TrainConfig, emit: Callable[[Event], None]) -> list:
-    from training.data import read_records
     from training.prepare import prepare
+    from training.records import read_records
 
     if not (data / config.records).is_file() and (data / "train").is_dir():
         emit({"event": "prepare", "out": str(data)})

@@ -11,9 +11,9 @@ from tests.models.tiny import tiny_network
 from tests.models.worlds import SPECS, base_folder, write_checkpoint, write_preset
 from tests.training.samples import colours, make_record, river_and_town
 from tests.training.worlds import base_of
-from training.data import write_records
 from training.evaluate import CONTEXT_ROWS, MEMORY_ROWS, OFF_TOPIC_ROWS, Evaluation, bm25_ranks, main, summarize
 from training.library import Library, Reply
+from training.records import write_records
 
 GATE = AnswerabilityGate(coefficients=(1.0, 2.0, 0.1, 0.0), bias=-1.0, threshold=0.5)
 

@@ -2,8 +2,8 @@
 
 import json
 
-from training.data import read_records
 from training.prepare import DEV_SET, TRAIN_SETS, prepare
+from training.records import read_records
 
 
 def squad(context, answer):

@@ -18,8 +18,8 @@ from models.presets import load_preset
 from tests.models.tiny import FAMILIES, tiny_network
 from tests.models.worlds import SPECS, TOWN, base_folder, write_preset
 from tests.training.samples import colours, river_and_town
-from training.data import DataError, write_records
 from training.episodes import Episodes
+from training.records import DataError, write_records
 from training.run import TrainRequest, train
 
 STEPS = "batch_lm = 4\nbatch_route = 6\nmax_steps = 2\neval_every = 2\nmax_minutes = 60\nwarmup_steps = 2\n"
