@@ -61,7 +61,7 @@ class CrossAttentionBlock(nn.Module):
 
     def __init__(self, width: int, *, num_heads: int, num_kv_heads: int, head_dim: int, expansion: int) -> None:
         super().__init__()
-        self.query_norm, self.context_norm = RMSNorm(width), nn.RMSNorm(width)
+        self.query_norm, self.context_norm = RMSNorm(width), RMSNorm(width)
         self.attention = CrossAttention(width, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
         self.attended_norm, self.mlp_norm, self.out_norm = (RMSNorm(width) for _ in range(3))
         self.mlp = GatedMLP(width, expansion * width, width)

@@ -49,8 +49,8 @@ def swapped(batch: Batch, donor_B: Tensor) -> Batch:
     """
     row_B = torch.arange(len(batch.question_B), device=donor_B.device)
     row_B[: batch.num_lm] = donor_B
-    per_candidate = {f.name: getattr(batch, f.name)[row_B] for f in fields(batch) if f.name.endswith("_BC")}
-    return replace(batch, **per_candidate)
+    values = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name.endswith("_BC")}
+    return replace(batch, **{name: value[row_B] for name, value in values.items() if value is not None})
 
 
 def strangers(batch: Batch, article_of_atom_N: Tensor) -> Tensor:
