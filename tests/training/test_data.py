@@ -1,24 +1,19 @@
-"""Raw sets to records: reading both forms, gold atoms from spans, de-duplication, and records as JSON lines."""
+"""Raw sets to records: reading both forms, gold atoms from spans, and de-duplication."""
 
-import gzip
 import json
 
 import pytest
 
 from models.atomizer import build_atomizer
-from models.atoms import AnnotationRecord
 from models.config import AtomizerConfig
-from tests.training.samples import river_and_town
 from training.data import (
-    DataError,
     Passage,
     annotate,
     clean_title,
-    read_records,
     read_squad,
     without_overlap,
-    write_records,
 )
+from training.records import DataError
 
 CONTEXT = "Ilse Kant was born in Marn in 1881. She built the nine bridges of Marn. The town burned in 1920."
 
@@ -140,31 +135,3 @@ def test_equal_contexts_merge_their_questions_and_keep_the_first_of_equal_ones()
     [merged], dropped = without_overlap([first, second], [])
     assert dropped == 0 and merged.title == "T"
     assert sorted(q[0] for q in merged.questions) == ["1", "2", "4"]
-
-
-@pytest.mark.parametrize("name", ["r.jsonl", "deep/r.jsonl.gz"])
-def test_records_come_back_as_they_were_written(tmp_path, name):
-    records = river_and_town()
-    write_records(tmp_path / name, records)
-    assert read_records(tmp_path / name) == records
-
-
-def test_compressed_records_are_gzip(tmp_path):
-    write_records(tmp_path / "r.jsonl.gz", river_and_town())
-    with gzip.open(tmp_path / "r.jsonl.gz", "rt") as file:
-        assert AnnotationRecord.from_dict(json.loads(next(file))).title == "Oland"
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("r.jsonl", b'{"context": "x"}\n'), ("r.jsonl", b"no"), ("r.jsonl.gz", b"{}\n"), ("r.jsonl", b"\xff")],
-)
-def test_what_holds_no_records_is_refused_by_name(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name}: not annotation records"):
-        read_records(tmp_path / name)
-
-
-def test_missing_records_name_the_command_that_makes_them(tmp_path):
-    with pytest.raises(DataError, match=r"does not exist.*training\.prepare"):
-        read_records(tmp_path / "none.jsonl")

@@ -149,7 +149,10 @@ def join_spans(text: str, spans: Iterable[str]) -> tuple[Answer, tuple[tuple[int
 
 def distinct(answers: Iterable[Answer]) -> tuple[Answer, ...]:
     """Drop answers that repeat an earlier one's words; the first place counts."""
-    return tuple({answer.text: answer for answer in reversed(list(answers))}.values())[::-1]
+    found: dict[str, Answer] = {}
+    for answer in answers:
+        found.setdefault(answer.text, answer)
+    return tuple(found.values())
 
 
 def join_paragraphs(paragraphs: Iterable[tuple[str, str, bool]]) -> tuple[str, tuple[Paragraph, ...]]:

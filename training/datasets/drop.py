@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.datasets.context import Answer, Context, QAItem, join_spans, locate
+from training.datasets.context import Answer, Context, QAItem, distinct, join_spans, locate
 from training.datasets.files import Reading, read_data
 
 Reference = tuple[Answer, tuple[tuple[int, int], ...], str]
@@ -60,7 +60,7 @@ def _question(text: str, qa: Mapping[str, Any], question_id: str) -> QAItem:
     return QAItem(
         question_id=str(qa.get("query_id") or question_id),
         question=qa["question"].strip(),
-        answers=tuple({answer.text: answer for answer, _, _ in reversed(references)}.values())[::-1],
+        answers=distinct(answer for answer, _, _ in references),
         question_type=references[0][2] if references else None,
         evidence=references[0][1] if references else (),
     )

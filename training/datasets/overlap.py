@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from training.datasets.context import CJK, Context, without_paragraphs
+from training.datasets.context import CJK, Context, QAItem, without_paragraphs
 from training.datasets.ropes import SITUATION
 
 NGRAM = 13
@@ -139,12 +139,15 @@ def _needed(context: Context) -> Iterator[str]:
 
 def merge_equal(contexts: Iterable[Context]) -> list[Context]:
     """Join the questions of contexts of equal text; the first of equal questions counts."""
-    merged: dict[str, Context] = {}
+    groups: dict[str, list[Context]] = {}
     for context in contexts:
-        known = merged.setdefault(context.text, context)
-        if known is not context:
-            questions = {item.question: item for item in (*reversed(context.questions), *reversed(known.questions))}
-            merged[context.text] = replace(
-                known, title=known.title or context.title, questions=tuple(reversed(questions.values()))
-            )
-    return list(merged.values())
+        groups.setdefault(context.text, []).append(context)
+    return [_merged(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _merged(group: Sequence[Context]) -> Context:
+    questions: dict[str, QAItem] = {}
+    for item in (item for context in group for item in context.questions):
+        questions.setdefault(item.question, item)
+    title = next((context.title for context in group if context.title), "")
+    return replace(group[0], title=title, questions=tuple(questions.values()))
