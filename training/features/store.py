@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from models.shards import replace_durably
 HOMES = ("auto", "device", "pinned", "disk")
 # Of the free memory; the rest is for activations and optimiser, and page-locked memory comes in powers of two.
 SHARE_OF_FREE = 0.5
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 _NAMES = {torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -58,14 +59,13 @@ def choose_home(home: str, size: int, device: torch.device, *, on_disk: bool) ->
 
 def free_host_bytes() -> int:
     """Return this process's share of the host memory that is free, a container's limit included."""
-    import psutil
-
-    free, group = psutil.virtual_memory().available, Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((group / f"memory.{name}").read_text("utf-8").strip() for name in ("max", "current"))
-        free = free if limit == "max" else min(free, int(limit) - int(used))
-    except (OSError, ValueError):
-        pass  # no such group: the machine's own figure stands
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, StopIteration):  # only Linux tells what is free; elsewhere all of it counts
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+        free = int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) * 1024
+    with suppress(OSError, ValueError):  # no such group, or its limit reads "max"
+        limit, used = (int((CONTROL_GROUP / f"memory.{name}").read_text("utf-8")) for name in ("max", "current"))
+        free = min(free, limit - used)
     return free // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
