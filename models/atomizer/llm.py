@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.atomizer import Atomization, JobEstimate
 from models.atomizer.assemble import SPAN_NOT_FOUND, LocatedReply, locate, merge
@@ -21,8 +21,8 @@ from models.atomizer.cache import Reply, ReplyCache
 from models.atomizer.chat import OFFICIAL_URL, ChatClient, ReplyError
 from models.atomizer.prompts import DECOMPOSITION, Message, Prompt, ask_again
 from models.atomizer.spans import windows
-from models.atomizer.xml import parse_atoms
-from models.atoms import AnnotationMeta
+from models.atomizer.xml import Draft, parse_atoms
+from models.atoms import AnnotationMeta, Atom
 from models.config import AtomizerConfig
 from models.documents import Document
 from models.errors import AtomizerError
@@ -43,16 +43,32 @@ Window = tuple[int, int]
 OnProgress = Callable[[int, int | None], None]
 
 
+class DecompositionError(AtomizerError):
+    """This one document cannot be decomposed; others may well be."""
+
+
 class OpenAIAtomizer:
     """Asks a chat model for the atoms of each window of a document.
 
     Args:
         prompt: What to ask; `DECOMPOSITION.adapted(...)` fits it to one corpus.
+        client: One that many documents share and the caller closes; None opens one for each document.
+        keeps_invalid_spans: Keep atoms whose span is not in the text, flagged `span_valid=False`, for a later
+            filter (paper: appendix "Source-span validation"); an atom that an answer may cite needs a true span.
     """
 
-    def __init__(self, config: AtomizerConfig, *, prompt: Prompt = DECOMPOSITION) -> None:
+    def __init__(
+        self,
+        config: AtomizerConfig,
+        *,
+        prompt: Prompt = DECOMPOSITION,
+        client: ChatClient | None = None,
+        keeps_invalid_spans: bool = False,
+    ) -> None:
         self._config = config
         self._prompt = prompt
+        self._client = client
+        self._keeps_invalid_spans = keeps_invalid_spans
         self._cache = ReplyCache(config.cache_dir)
         shaping = (prompt.fingerprint, config.base_url, config.window_tokens, config.max_output_tokens, config.language)
         self.fingerprint = f"openai/{config.model}/{ReplyCache.key(*shaping)[:12]}"
@@ -79,21 +95,42 @@ class OpenAIAtomizer:
             on_progress: Called with the windows done so far and their total.
 
         Raises:
-            AtomizerError: The document is blank or needs more requests than `max_calls`, the server
-                refuses every request, or all windows failed.
+            DecompositionError: The document is blank or needs more requests than `max_calls`, or all its
+                windows failed.
+            AtomizerError: The server refuses every request.
         """
         job = _Job(document, config=self._config, prompt=self._prompt, cache=self._cache)
         if not job.windows:
-            raise AtomizerError(f"{document.source} holds no text")
+            raise DecompositionError(f"{document.source} holds no text")
         num_calls = len(job.missing())
         if num_calls > self._config.max_calls:
-            raise AtomizerError(
+            raise DecompositionError(
                 f"atomizer: max_calls must be at least {num_calls} for {document.source}, got {self._config.max_calls}",
                 hint="Raise max_calls, or take a larger window_tokens.",
             )
-        with closing(ChatClient(self._config)) as client:
-            outcomes = job.run(client, on_progress or (lambda done, total: None))
-        return _atomization(document, job.windows, outcomes, annotator=f"openai/{self._config.model}")
+        on_progress = on_progress or (lambda done, total: None)
+        if self._client is not None:
+            outcomes = job.run(self._client, on_progress)
+        else:
+            with closing(ChatClient(self._config)) as client:
+                outcomes = job.run(client, on_progress)
+            logger.info(
+                "%s: %d requests, %d input tokens, %d output tokens",
+                document.source,
+                client.num_calls,
+                client.num_input_tokens,
+                client.num_output_tokens,
+            )
+        result = _atomization(document, job.windows, outcomes, annotator=f"openai/{self._config.model}")
+        return _with_unlocated(result, outcomes) if self._keeps_invalid_spans else result
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """What a reply says: atoms with their place in the text, and drafts whose span is not there."""
+
+    located: LocatedReply
+    unlocated: tuple[Draft, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +142,13 @@ class _Outcome:
         is_cut: Whether the last reply reached the limit of output tokens.
     """
 
-    replies: tuple[LocatedReply, ...] = ()
+    replies: tuple[_Reading, ...] = ()
     failure: str | None = None
     is_cut: bool = False
 
     @property
     def num_atoms(self) -> int:
-        return sum(len(r.atoms) for r in self.replies)
+        return sum(len(r.located.atoms) for r in self.replies)
 
 
 class _Job:
@@ -149,22 +186,15 @@ class _Job:
         except AtomizerError as error:
             kept = "" if self._config.cache_dir is None else ", kept in the cache"
             progress = f"{len(done)} of {len(self.windows)} windows done{kept}"
-            raise AtomizerError(f"{error.message} ({progress})", hint=error.hint) from error
+            raise type(error)(f"{error.message} ({progress})", hint=error.hint) from error
         finally:
             # After a fault or Ctrl-C the requests under way are not waited for.
             pool.shutdown(wait=False, cancel_futures=True)
-        logger.info(
-            "%s: %d requests, %d input tokens, %d output tokens",
-            self._document.source,
-            client.num_calls,
-            client.num_input_tokens,
-            client.num_output_tokens,
-        )
         return [done[f] for f in futures]
 
     def _check_hope(self, outcomes: Sequence[_Outcome]) -> None:
         if len(outcomes) >= MAX_FAILURES_AT_START and not any(o.num_atoms for o in outcomes):
-            raise AtomizerError(
+            raise DecompositionError(
                 f"the first {len(outcomes)} windows all failed: {_commonest_failure(outcomes)}",
                 hint="Check model and base_url, or use the backend `rules`.",
             )
@@ -172,7 +202,7 @@ class _Job:
     def _decompose(self, client: ChatClient, window: Window) -> _Outcome:
         """Ask for the atoms of a window, and where a reply was cut, for those of the text it did not reach."""
         start, end = window
-        replies: tuple[LocatedReply, ...] = ()
+        replies: tuple[_Reading, ...] = ()
         for _ in range(1 + MAX_CONTINUATIONS):
             outcome = self._ask(client, (start, end))
             replies += outcome.replies
@@ -180,7 +210,7 @@ class _Job:
                 return _Outcome(replies=replies, failure=_with_place(outcome.failure, start, window))
             if not outcome.is_cut:
                 return _Outcome(replies=replies)
-            start = max(a.char_end for a in outcome.replies[0].atoms)
+            start = max(a.char_end for a in outcome.replies[0].located.atoms)
             if not any(c.isalnum() for c in self._document.text[start:end]):
                 return _Outcome(replies=replies)
         failure = "the reply was cut again and again; raise max_output_tokens or lower window_tokens"
@@ -208,7 +238,7 @@ class _Job:
                 self._cache.put(self._key(messages), reply)
                 return outcome
             useless = outcome
-            reason = _why_useless(reply, outcome.replies[0])
+            reason = _why_useless(reply, outcome.replies[0].located)
         return _Outcome(replies=useless.replies, failure=reason)
 
     def _take_call(self) -> None:
@@ -233,16 +263,19 @@ class _Job:
         if 0 < reply.num_input_tokens * MAX_BYTES_PER_TOKEN < num_bytes:
             parsed.repaired["prompt that the server seems to have cut (its context is too short)"] += 1
         located = locate(parsed, self._document.text, char_start=window[0], char_end=window[1])
-        return _Outcome(replies=(located,), is_cut=reply.finish_reason == "length")
+        found = {id(atom.draft) for atom in located.atoms}
+        unlocated = tuple(draft for draft in parsed.drafts if id(draft) not in found)
+        reading = _Reading(located=located, unlocated=unlocated)
+        return _Outcome(replies=(reading,), is_cut=reply.finish_reason == "length")
 
 
 def _atomization(
     document: Document, spans: Sequence[Window], outcomes: Sequence[_Outcome], *, annotator: str
 ) -> Atomization:
     failed = [(i, o.failure) for i, o in enumerate(outcomes) if o.failure]
-    atoms, dropped, repaired = merge([r for o in outcomes for r in o.replies], document.text)
+    atoms, dropped, repaired = merge([r.located for o in outcomes for r in o.replies], document.text)
     if not atoms:
-        raise AtomizerError(
+        raise DecompositionError(
             f"no window of {document.source} gave an atom ({len(spans)} tried): {_commonest_failure(outcomes)}",
             hint="Run the command again, or use another model or the backend `rules`.",
         )
@@ -263,6 +296,32 @@ def _atomization(
         warnings=tuple(warnings),
     )
     return Atomization(atoms=atoms, meta=meta)
+
+
+def _with_unlocated(result: Atomization, outcomes: Sequence[_Outcome]) -> Atomization:
+    """Add the atoms whose spans were not found, after all others, flagged and without relations."""
+    drafts = [draft for o in outcomes for reading in o.replies for draft in reading.unlocated]
+    flagged = tuple(
+        Atom(
+            atom_id=f"atom_{len(result.atoms) + number}",
+            semantic_type=draft.semantic_type,
+            content=draft.content,
+            source_span=draft.source_spans[0],
+            retrieval_text=draft.retrieval_text,
+            is_answer_bearing=draft.is_answer_bearing,
+            abstraction_level=draft.abstraction_level,
+            confidence=draft.confidence,
+            span_valid=False,
+        )
+        for number, draft in enumerate(drafts)
+    )
+    meta = replace(
+        result.meta,
+        num_atoms=len(result.atoms) + len(flagged),
+        num_dropped=result.meta.num_dropped - len(flagged),
+        warnings=tuple(w.replace("dropped", "flagged") if SPAN_NOT_FOUND in w else w for w in result.meta.warnings),
+    )
+    return Atomization(atoms=result.atoms + flagged, meta=meta)
 
 
 def _with_place(failure: str, start: int, window: Window) -> str:
