@@ -93,3 +93,9 @@ def test_no_situation_of_ropes_is_in_its_dev_set():
 
 def test_all_sets_are_found():
     assert len(find_sources(DATA)) == 17
+
+
+def test_contexts_and_questions_of_a_set_have_names_of_their_own():
+    for name in find_sources(DATA):
+        contexts = list(load(name, DATA))
+        assert len({c.context_id for c in contexts}) == len(contexts), name

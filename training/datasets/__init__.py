@@ -112,9 +112,17 @@ def load_eval_sets(data: Path | None = None, names: Iterable[str] | None = None)
         data: A folder of sets, or one with such a folder as `eval`; sets that are not there are left out.
             None for the published sets on the hub.
         names: Sets of `EVAL_SETS`; None for all of them.
+
+    Raises:
+        DataError: An unknown set, or see `load`.
     """
+    names = tuple(EVAL_SETS if names is None else names)
+    if unknown := [name for name in names if name not in EVAL_SETS]:
+        raise DataError(
+            f"evaluation set must be one of {', '.join(EVAL_SETS)}, got {unknown[0]!r}", hint="Name one of these"
+        )
     found: dict[str, list[Context]] = {}
-    for item in EVAL_SETS.values() if names is None else [EVAL_SETS[name] for name in names]:
+    for item in map(EVAL_SETS.__getitem__, names):
         info = DATASETS[item.dataset]
         if data is None:
             files = download(info.hub, "dev", item.name) if info.hub and item.is_published_dev else []

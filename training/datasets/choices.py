@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from training.datasets.context import Answer, Context, QAItem, distinct, locate
-from training.datasets.files import Reading, read_data
+from training.datasets.files import Reading, read_data, stem
 
 
 def parse_boolq(path: Path, reading: Reading) -> Iterator[Context]:
@@ -18,12 +18,12 @@ def parse_boolq(path: Path, reading: Reading) -> Iterator[Context]:
     for number, (text, rows) in enumerate(grouped.items()):
         yield Context(
             dataset=reading.name,
-            context_id=f"{path.name.split('.')[0]}-{number}",
+            context_id=f"{stem(path)}-{number}",
             title=rows[0].get("title", ""),
             text=text,
             questions=tuple(
                 QAItem(
-                    question_id=f"{number}-{place}",
+                    question_id=f"{stem(path)}-{number}-{place}",
                     question=row["question"].strip(),
                     answers=(Answer(text="yes" if row["answer"] else "no"),),
                 )
@@ -38,12 +38,12 @@ def parse_multirc(path: Path, reading: Reading) -> Iterator[Context]:
     rows = read_data(path)
     nested = bool(rows) and "passage" in rows[0]
     for number, (text, questions) in enumerate(map(_unnested, rows) if nested else _passages(rows)):
-        items = [_judged(text, f"{number}-{place}", *question) for place, question in enumerate(questions)]
+        items = [_judged(text, f"{stem(path)}-{number}-{place}", *question) for place, question in enumerate(questions)]
         kept = tuple(item for item in items if item.answers)
         reading.dropped["no_true_candidate"] += len(items) - len(kept)
         yield Context(
             dataset=reading.name,
-            context_id=f"{path.name.split('.')[0]}-{number}",
+            context_id=f"{stem(path)}-{number}",
             title="",
             text=text,
             questions=kept,

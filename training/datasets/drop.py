@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from training.datasets.context import Answer, Context, QAItem, distinct, join_spans, locate
-from training.datasets.files import Reading, read_data
+from training.datasets.files import Reading, read_data, stem
 
 Reference = tuple[Answer, tuple[tuple[int, int], ...], str]
 
@@ -19,9 +19,9 @@ def parse_drop(path: Path, reading: Reading) -> Iterator[Context]:
     if isinstance(data, dict):
         passages = {key: (value["passage"].strip(), value["qa_pairs"]) for key, value in data.items()}
     elif data and "ref_text" in data[0]:
-        passages = _by_passage(map(_from_prompt, data), reading)
+        passages = _by_passage(map(_from_prompt, data), stem(path), reading)
     else:
-        passages = _by_passage(data, reading)
+        passages = _by_passage(data, stem(path), reading)
     for key, (text, qas) in passages.items():
         yield Context(
             dataset=reading.name,
@@ -33,7 +33,7 @@ def parse_drop(path: Path, reading: Reading) -> Iterator[Context]:
         )
 
 
-def _by_passage(rows: Any, reading: Reading) -> dict[str, tuple[str, list[Mapping[str, Any]]]]:
+def _by_passage(rows: Any, file: str, reading: Reading) -> dict[str, tuple[str, list[Mapping[str, Any]]]]:
     grouped: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row is None or not row["passage"].strip():
@@ -41,7 +41,7 @@ def _by_passage(rows: Any, reading: Reading) -> dict[str, tuple[str, list[Mappin
             continue
         grouped.setdefault(row["passage"].strip(), []).append(row)
     return {
-        str(group[0].get("section_id") or f"passage-{number}"): (text, group)
+        str(group[0].get("section_id") or f"{file}-{number}"): (text, group)
         for number, (text, group) in enumerate(grouped.items())
     }
 

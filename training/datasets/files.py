@@ -90,7 +90,9 @@ def _decode(name: str, data: bytes) -> Any:
 
 def _unzip(data: bytes) -> Any:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        names = [n for n in archive.namelist() if n.endswith((".json", ".jsonl", ".csv"))]
+        names = [
+            n for n in archive.namelist() if n.endswith((".json", ".jsonl", ".csv")) and not n.startswith("__MACOSX")
+        ]
         members = [_decode(name, archive.read(name)) for name in names]
     return members[0] if len(members) == 1 else [row for member in members for row in member]
 
@@ -101,6 +103,11 @@ def _json_values(text: str) -> Iterator[Any]:
         value, place = decoder.raw_decode(text, place)
         yield value
         place = _SPACE.match(text, place).end()
+
+
+def stem(path: Path) -> str:
+    """Return the name of a file up to its first dot, which makes numbers of its contexts unique in their set."""
+    return path.name.split(".")[0]
 
 
 def sha256(path: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from training.datasets.context import Answer, Context, Paragraph, QAItem, distinct, join_paragraphs, locate
-from training.datasets.files import Reading, read_data
+from training.datasets.files import Reading, read_data, stem
 
 QUESTION_TYPES = {
     "bridge": "multi_hop",
@@ -36,7 +36,7 @@ def parse_hotpot(path: Path, reading: Reading) -> Iterator[Context]:
         text, paragraphs = join_paragraphs((t, _joined(s), t in facts) for t, s in pairs)
         yield _context(
             reading,
-            str(row.get("_id") or row.get("id") or f"{path.name.split('.')[0]}-{number}"),
+            str(row.get("_id") or row.get("id") or f"{stem(path)}-{number}"),
             row,
             text,
             paragraphs,

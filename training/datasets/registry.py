@@ -261,7 +261,7 @@ _SETS = (
         files={"train": ("*.json*",)},
         licence="CC BY-SA 4.0",
         language="zh",
-        hub=HubFiles(repo_id="hfl/cmrc2018", revision=CONVERTED, patterns={"train": "default/train/*.parquet"}),
+        hub=HubFiles(repo_id="hfl/cmrc2018", patterns={"train": "data/train-*.parquet"}),
     ),
     DatasetInfo(
         name="drcd",

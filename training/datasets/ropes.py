@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from training.datasets.context import Context, QAItem, distinct, join_paragraphs, locate
-from training.datasets.files import Reading, read_data
+from training.datasets.files import Reading, read_data, stem
 
 BACKGROUND, SITUATION = "Background", "Situation"
 
@@ -27,7 +27,7 @@ def parse_ropes(path: Path, reading: Reading) -> Iterator[Context]:
         text, paragraphs = join_paragraphs(part for part in parts if part[1])
         yield Context(
             dataset=reading.name,
-            context_id=f"{path.name.split('.')[0]}-{number}",
+            context_id=f"{stem(path)}-{number}",
             title="",
             text=text,
             questions=tuple(_questions(text, qas)),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from training.datasets.context import Answer, Context, QAItem, clean_title, distinct, locate
-from training.datasets.files import Reading, read_data
+from training.datasets.files import Reading, read_data, stem
 
 Row = dict[str, Any]
 
@@ -25,18 +25,18 @@ def parse_squad(path: Path, reading: Reading) -> Iterator[Context]:
 def _passages(data: Any, path: Path, reading: Reading, *, joint: bool) -> Iterator[Context]:
     rows = data["data"] if isinstance(data, dict) else data
     if rows and "paragraphs" in rows[0]:
-        yield from _articles(rows, reading, joint=joint)
+        yield from _articles(rows, stem(path), reading, joint=joint)
     else:
-        yield from _flat(rows, path.name.split(".")[0], reading, joint=joint)
+        yield from _flat(rows, stem(path), reading, joint=joint)
 
 
-def _articles(articles: Iterable[Row], reading: Reading, *, joint: bool) -> Iterator[Context]:
+def _articles(articles: Iterable[Row], file: str, reading: Reading, *, joint: bool) -> Iterator[Context]:
     for number, article in enumerate(articles):
         for place, paragraph in enumerate(article["paragraphs"]):
             text = paragraph["context"]
             yield Context(
                 dataset=reading.name,
-                context_id=str(paragraph.get("context_id") or paragraph.get("id") or f"{number}-{place}"),
+                context_id=str(paragraph.get("context_id") or paragraph.get("id") or f"{file}-{number}-{place}"),
                 title=clean_title(article.get("title")),
                 text=text,
                 questions=tuple(_questions(text, paragraph["qas"], reading, joint=joint)),
@@ -129,7 +129,7 @@ def parse_quoref(path: Path, reading: Reading) -> Iterator[Context]:
     for number, (text, items) in enumerate(by_text.items()):
         yield Context(
             dataset=reading.name,
-            context_id=f"{path.name.split('.')[0]}-{number}",
+            context_id=f"{stem(path)}-{number}",
             title="",
             text=text,
             questions=tuple(items),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from training.datasets.context import Context, QAItem, distinct, locate
-from training.datasets.files import Reading, read_data
+from training.datasets.files import Reading, read_data, stem
 
 Row = Mapping[str, str]
 
@@ -68,10 +68,12 @@ def parse_narrativeqa(path: Path, reading: Reading) -> Iterator[Context]:
     for number, (text, questions) in enumerate(grouped.items()):
         yield Context(
             dataset=reading.name,
-            context_id=f"summary-{number}",
+            context_id=f"{stem(path)}-{number}",
             title="",
             text=text,
-            questions=tuple(_asked(text, f"{number}-{i}", *question) for i, question in enumerate(questions)),
+            questions=tuple(
+                _asked(text, f"{stem(path)}-{number}-{i}", *question) for i, question in enumerate(questions)
+            ),
             mode=reading.mode,
         )
 
