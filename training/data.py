@@ -1,8 +1,8 @@
-"""Annotation records from question-answering sets in SQuAD's format, by distant supervision.
+"""What `training.prepare` makes the records of the first checkpoint with: SQuAD's form, by distant supervision.
 
-Holds reading, gold atoms from answer spans, de-duplication against evaluation sets, and records as JSONL.
-A context is decomposed by an atomizer like any document; no label reaches an atom. LLM annotation, probes
-and the other sets' formats are not here yet.
+Holds reading, gold atoms from answer spans, and de-duplication against an evaluation set. A context is decomposed
+by an atomizer like any document; no label reaches an atom. All other training reads sets with `training.datasets`
+and annotates them with `training.annotation`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,7 @@ from typing import Any
 from models.atomizer import Atomizer
 from models.atoms import AnnotationRecord, Atom, Question
 from models.documents import Document, Page
-from training.records import DataError, read_records, write_records
-
-__all__ = [
-    "DataError",
-    "Passage",
-    "annotate",
-    "clean_title",
-    "read_records",
-    "read_squad",
-    "without_overlap",
-    "write_records",
-]
+from training.records import DataError
 
 NGRAM = 13
 

@@ -59,11 +59,19 @@ def test_tables_give_rows(tmp_path):
 
     parquet.write_table(pa.table({"a": [1, 2]}), tmp_path / "x.parquet")
     assert read_data(tmp_path / "x.parquet") == ROWS
+    parquet.write_table(pa.Table.from_pylist([{"a": {"b": 1, "c": 2}, "d": 3}]), tmp_path / "y.parquet")
+    assert read_data(tmp_path / "y.parquet", columns=["a.b"]) == [{"a": {"b": 1}}]
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("x.json", "{oops"), ("x.json", b"\xff\xfe"), ("x.json.gz", b"\x1f\x8b broken"), ("x.zip", b"PK\x03\x04")],
+    [
+        ("x.json", "{oops"),
+        ("x.json", b"\xff\xfe"),
+        ("x.json.gz", b"\x1f\x8b broken"),
+        ("x.zip", b"PK\x03\x04"),
+        ("x.parquet", b"PAR1"),
+    ],
 )
 def test_a_broken_file_is_named(tmp_path, name, content):
     with pytest.raises(DataError, match=rf"{name} cannot be read: .*Download"):

@@ -114,7 +114,7 @@ def test_summaries_take_the_human_answers(tmp_path):
     [context] = read("narrativeqa", tmp_path / "x.json", [row])
     assert context.questions[0].answers == (Answer(text="Ann", char_start=0), Answer(text="It is Ann"))
     hub = {
-        "document": {"summary": {"text": "Ann found a key ."}},
+        "document": {"text": "The whole book .", "summary": {"text": "Ann found a key ."}},
         "question": {"text": "Who ?"},
         "answers": [{"text": "Ann"}],
     }

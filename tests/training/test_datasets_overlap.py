@@ -1,5 +1,7 @@
 """De-duplication: what counts as shared text, and what is done about it."""
 
+from dataclasses import replace
+
 import pytest
 
 from training.datasets.context import Answer, Context, QAItem, join_paragraphs
@@ -67,6 +69,16 @@ def test_a_distractor_that_is_held_out_is_taken_out_of_the_context():
     assert kept.text == "Marn\nMarn is a town." and overlap.exact == {"dev"}
     [answer] = kept.questions[0].answers
     assert kept.text[answer.char_start :] == "town."
+
+
+def test_a_multi_hop_context_in_one_piece_or_without_any_clean_paragraph_is_dropped():
+    held_out = HeldOut({"dev": [passage("Tor is a lake.")]})
+    whole = replace(passage("Tor is a lake."), mode="multi_hop")
+    assert (
+        held_out.clean(whole)[0] is None
+        and held_out.clean(hops(("", "Tor is a lake.", False), answer="Tor"))[0] is None
+    )
+    assert HeldOut({"dev": [whole]}).clean(passage("Tor is a lake."))[0] is None
 
 
 def test_distractors_of_an_evaluation_question_are_not_held_out():

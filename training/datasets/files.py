@@ -14,7 +14,7 @@ import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,11 @@ class HubFiles:
     revision: str = "main"
 
 
-def read_data(path: Path) -> Any:
+def read_data(path: Path, columns: Sequence[str] = ()) -> Any:
     """Read what a file holds.
+
+    Args:
+        columns: Of parquet, those to read, as `column` or `column.field`; none for all.
 
     Returns:
         The value of a JSON file; a list of rows of JSON lines, concatenated JSON, csv or parquet.
@@ -65,6 +68,11 @@ def read_data(path: Path) -> Any:
         DataError: Missing, or none of these forms.
     """
     try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as parquet
+
+            # `read_table` would take fields out of their columns.
+            return parquet.ParquetFile(path).read(list(columns) or None).to_pylist()
         return _decode(path.name, path.read_bytes())
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist", hint="Pass the folder of the data with --data") from error
@@ -77,10 +85,6 @@ def _decode(name: str, data: bytes) -> Any:
         return _decode(re.sub(r"\.gz(ip)?$", "", name), gzip.decompress(data))
     if data.startswith(b"PK\x03\x04"):
         return _unzip(data)
-    if data.startswith(b"PAR1"):
-        import pyarrow.parquet as parquet
-
-        return parquet.read_table(io.BytesIO(data)).to_pylist()
     text = data.decode("utf-8-sig")
     if name.endswith(".csv"):
         return list(csv.DictReader(io.StringIO(text)))

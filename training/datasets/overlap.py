@@ -74,9 +74,10 @@ class HeldOut:
         exact = frozenset().union(*(shared.exact for shared in found.values()))
         near = frozenset().union(*(shared.near for shared in found.values()))
         overlap = Overlap(exact=exact, near=near - exact)
-        if context.mode != "multi_hop" or any(context.paragraphs[place].is_supporting for place in found):
-            return None, overlap
-        return without_paragraphs(context, found), overlap
+        can_spare = context.mode == "multi_hop" and len(found) < len(context.paragraphs)
+        if can_spare and not any(context.paragraphs[place].is_supporting for place in found):
+            return without_paragraphs(context, found), overlap
+        return None, overlap
 
     def _overlap(self, text: str) -> Overlap:
         words = _words(text)

@@ -62,7 +62,8 @@ def parse_narrativeqa(path: Path, reading: Reading) -> Iterator[Context]:
     `answers` of the tokenised form are spans that a program chose, not references.
     """
     grouped: dict[str, list[tuple[str, list[str]]]] = {}
-    for row in read_data(path):
+    # Rows of the hub repeat the whole book, some 300 kB of it, for each question.
+    for row in read_data(path, columns=("document.summary.text", "question.text", "answers")):
         summary, question, answers = _tokenised(row) if "context.tokens" in row else _summarised(row)
         grouped.setdefault(summary, []).append((question, answers))
     for number, (text, questions) in enumerate(grouped.items()):
