@@ -265,7 +265,15 @@ def entering_states(base: FrozenBase, ids_NT: Tensor, mask_NT: Tensor) -> Iterat
 
 
 @torch.no_grad()
-def internalize(base: FrozenBase, hyper: HyperLora, text: str, *, layers_at_once: int | None = None) -> ComposedAdapter:
-    """Return the adapter of one document, which broadcasts over a batch of questions."""
-    chunks = document_chunks(base.tokenizer, text, max_chunk_tokens=hyper.config.max_chunk_tokens)
-    return hyper.adapter(chunk_factors(base, hyper, chunks, layers_at_once=layers_at_once), [len(chunks)])
+def internalize(
+    base: FrozenBase, hyper: HyperLora, documents: Sequence[str], *, layers_at_once: int | None = None
+) -> ComposedAdapter:
+    """Return an adapter with one row a document; that of a single document broadcasts over a batch of questions.
+
+    Args:
+        layers_at_once: As for `chunk_factors`.
+    """
+    limit = hyper.config.max_chunk_tokens
+    chunks = [document_chunks(base.tokenizer, text, max_chunk_tokens=limit) for text in documents]
+    factors = chunk_factors(base, hyper, [c for row in chunks for c in row], layers_at_once=layers_at_once)
+    return hyper.adapter(factors, [len(row) for row in chunks])

@@ -143,9 +143,9 @@ def test_the_same_update_comes_in_half_precision():
 def test_an_untrained_hypernetwork_leaves_the_base_untouched(family):
     base = tiny_base(family)
     ids = random_ids(1, 12)
-    with attached(base, internalize(base, HyperLora.over(base, TINY), LONG)):
+    with attached(base, internalize(base, HyperLora.over(base, TINY), [LONG])):
         torch.testing.assert_close(whole_logits(base, ids), whole_logits_bare(base, ids))
-    with attached(base, internalize(base, hyper_over(base), LONG)):
+    with attached(base, internalize(base, hyper_over(base), [LONG])):
         assert (whole_logits(base, ids) - whole_logits_bare(base, ids)).abs().max() > 0.05
 
 
@@ -170,6 +170,18 @@ def test_chunks_of_a_document_and_the_common_lora_stand_side_by_side():
     scale = 16.0  # 2 * 4^1.5
     torch.testing.assert_close(b_MOS[0] @ a_MSI[0], scale * (chunk[0] + common), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(b_MOS[1] @ a_MSI[1], scale * (chunk[1] + chunk[2] + common), atol=1e-4, rtol=1e-4)
+
+
+def test_each_of_several_documents_answers_as_if_it_were_alone():
+    base = tiny_base("llama")
+    hyper = hyper_over(base)
+    documents, ids = ("Otters.", LONG), random_ids(1, 9).expand(2, -1)
+    with attached(base, internalize(base, hyper, documents)):
+        together = whole_logits(base, ids)
+    for row, document in enumerate(documents):
+        with attached(base, internalize(base, hyper, [document], layers_at_once=1)):
+            torch.testing.assert_close(whole_logits(base, ids)[row], together[row], atol=1e-4, rtol=1e-4)
+    assert (together[0] - together[1]).abs().max() > 0.01
 
 
 def test_the_scale_at_the_published_rank():
