@@ -18,6 +18,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.startup import import_lancedb
+
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
@@ -41,16 +43,14 @@ class BankTables:
     """Handles on the tables, each of which sees other processes' commits at its next read."""
 
     def __init__(self, folder: Path) -> None:
-        import lancedb
-
+        lancedb = import_lancedb()
         self._connection = lancedb.connect(str(folder.absolute()), read_consistency_interval=timedelta(0))
         self.documents, self.atoms, self.ledger = (self._connection.open_table(n) for n in _NAMES)
 
     @staticmethod
     def create(folder: Path, key_dim: int) -> None:
         """Create empty tables in place of whatever an interrupted creation left."""
-        import lancedb
-
+        lancedb = import_lancedb()
         shutil.rmtree(folder, ignore_errors=True)
         connection = lancedb.connect(str(folder.absolute()))
         for name, schema in _schemas(key_dim).items():

@@ -28,6 +28,7 @@ from models.ingestion import Ingestion, OnProgress, backup_of, recompile, swap_f
 from models.presets import load_preset
 from models.readers import discover, read
 from models.results import Answer, DocumentInfo, ExportReport, IngestReport, MemoryStatus, RoutedAtom, StoredAtom
+from models.startup import collector_paused
 
 if TYPE_CHECKING:
     from models.engine import Engine, RoutedRows
@@ -284,9 +285,10 @@ class DocumentMemory:
     def _load(self) -> Engine:
         if self._engine is None:
             meta = self._meta  # a missing checkpoint is told before seconds of loading
-            from models.engine import Engine
+            with collector_paused():
+                from models.engine import Engine
 
-            self._engine = Engine.load(self.config, self.preset, self._checkpoint)
+                self._engine = Engine.load(self.config, self.preset, self._checkpoint)
             assert self._engine.meta.fingerprint == meta.fingerprint
         return self._engine
 
