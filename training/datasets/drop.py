@@ -17,12 +17,12 @@ def parse_drop(path: Path, reading: Reading) -> Iterator[Context]:
     """Read the official form, rows of the hub, or prompts `Passage: … Question: …` with their reference text."""
     data = read_data(path)
     if isinstance(data, dict):
-        passages = {key: (value["passage"].strip(), value["qa_pairs"]) for key, value in data.items()}
+        passages = [(key, value["passage"].strip(), value["qa_pairs"]) for key, value in data.items()]
     elif data and "ref_text" in data[0]:
         passages = _by_passage(map(_from_prompt, data), stem(path), reading)
     else:
         passages = _by_passage(data, stem(path), reading)
-    for key, (text, qas) in passages.items():
+    for key, text, qas in passages:
         yield Context(
             dataset=reading.name,
             context_id=key,
@@ -33,17 +33,17 @@ def parse_drop(path: Path, reading: Reading) -> Iterator[Context]:
         )
 
 
-def _by_passage(rows: Any, file: str, reading: Reading) -> dict[str, tuple[str, list[Mapping[str, Any]]]]:
+def _by_passage(rows: Any, file: str, reading: Reading) -> list[tuple[str, str, list[Mapping[str, Any]]]]:
     grouped: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row is None or not row["passage"].strip():
             reading.dropped["malformed"] += 1
             continue
         grouped.setdefault(row["passage"].strip(), []).append(row)
-    return {
-        str(group[0].get("section_id") or f"{file}-{number}"): (text, group)
+    return [
+        (str(group[0].get("section_id") or f"{file}-{number}"), text, group)
         for number, (text, group) in enumerate(grouped.items())
-    }
+    ]
 
 
 def _from_prompt(row: Mapping[str, str]) -> dict[str, Any] | None:
