@@ -1,9 +1,14 @@
-"""Batches: which question is asked of which candidates, as tensors on the training device."""
+"""Batches: which question is asked of which candidates, as tensors on the training device.
+
+What a step asks is a plan, drawn on the CPU from the seed and the step alone. Every process draws the plan of the
+whole global batch and takes its part, so neither the number of processes nor a resumed run changes the samples.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -13,9 +18,37 @@ from training.config import TrainConfig
 from training.episodes import ANSWERABLE, OFF_TOPIC, SIBLING, UNANSWERABLE, Episodes
 
 MAX_PASSAGE_ATOMS = 64
+MAX_IRRELEVANT = 32  # of a global batch; a sample is enough for the mean of a norm
 
 # The atoms of the whole library whose keys are nearest to some questions: rows [B] to flat atom rows [B, M].
 Nearest = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The questions of a step, as arrays over rows; the first `num_lm` also run the language model.
+
+    Args:
+        library_B: Candidates are the passage's atoms and the best 32 of the whole library by BM25 and by cosine, not
+            the passage alone.
+        absent_B: Leave the passage's own atoms out, so that nothing is gold.
+        suppress_B: The adapter composed for this question should vanish.
+        coin_B: A uniform number a question, for what the step decides at random.
+    """
+
+    episode_B: np.ndarray
+    library_B: np.ndarray
+    absent_B: np.ndarray
+    suppress_B: np.ndarray
+    coin_B: np.ndarray
+    num_lm: int
+
+    def part(self, index: int, num_parts: int) -> Plan:
+        """Return every `num_parts`-th row of both kinds, from row `index` on."""
+        lm = np.arange(index, self.num_lm, num_parts)
+        rows = np.concatenate([lm, np.arange(self.num_lm + index, len(self.episode_B), num_parts)])
+        arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        return Plan(**arrays, num_lm=len(lm))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +60,12 @@ class Batch:
         valid_BC: Candidates of the bank that the row stands for.
         contrast_BC: Those and, whatever the bank, the best of the library: what the cosine alone is trained against.
         lexical_BC: Normalised BM25 under the bank that the row stands for.
+        distractor_BC: The annotated ones; the lexically nearest other candidate where none are annotated.
+        group_BC: Conflict group, -1 for none.
         refuse_B: True where the target is the refusal.
-        off_topic_B: True where nothing the bank holds has to do with the question, and no target is generated.
+        coin_B: A uniform number a question.
+        suppress: Rows whose adapter should vanish.
+        rerank_BC: The cross-encoder's scores, where there is one; 0 outside of the asked passage.
     """
 
     question_B: Tensor
@@ -37,83 +74,123 @@ class Batch:
     contrast_BC: Tensor
     lexical_BC: Tensor
     gold_BC: Tensor
+    supporting_BC: Tensor
     distractor_BC: Tensor
+    group_BC: Tensor
     refuse_B: Tensor
-    off_topic_B: Tensor
+    coin_B: Tensor
+    suppress: Tensor
     num_lm: int
+    rerank_BC: Tensor | None = None
 
 
 class Sampler:
-    """Draws batches from episodes; all of its arrays live on `device`."""
+    """Plans steps over episodes and collates them; the arrays that batches need live on `device`.
 
-    def __init__(self, episodes: Episodes, device: torch.device) -> None:
-        self.device = device
+    A sample is a document with at most `questions_per_document` of its questions; a document with more gives several.
+    An epoch visits every sample once, in an order of its own.
+
+    Args:
+        rerank: The cross-encoder's scores, in the places of `local_lexical`; None where there is none.
+    """
+
+    def __init__(
+        self,
+        episodes: Episodes,
+        config: TrainConfig,
+        device: torch.device | str,
+        *,
+        rerank: np.ndarray | None = None,
+    ) -> None:
+        self.config = config
+        self.device = torch.device(device)
+        self.host = episodes
         self.e = {k: torch.as_tensor(v, device=device) for k, v in vars(episodes).items()}
-        kind = episodes.kind
-        self.rows = {k: torch.as_tensor(np.flatnonzero(kind == k), device=device) for k in range(4)}
-        self.near_miss = torch.cat([self.rows[SIBLING], self.rows[UNANSWERABLE]])
+        self.rerank = None if rerank is None else torch.as_tensor(rerank, device=device)
+        self.rows = {kind: np.flatnonzero(episodes.kind == kind) for kind in range(4)}
+        self.near_miss = np.concatenate([self.rows[SIBLING], self.rows[UNANSWERABLE]])
+        self.samples_SQ = _samples(episodes, config)
+        self._num_terms = int(np.diff(episodes.term_start).max(initial=1))
+        self._order = lru_cache(2)(self._order)
 
-    def draw(self, config: TrainConfig, generator: torch.Generator, nearest: Nearest) -> Batch:
-        """Draw one training batch."""
-        num_miss = round(config.batch_lm * config.share_sibling) if len(self.near_miss) else 0
-        num_absent = round(config.batch_lm * config.share_absent)
-        lm = [
-            self._pick(self.rows[ANSWERABLE], num_absent, generator),
-            self._pick(self.near_miss, num_miss, generator),
-            self._pick(self.rows[ANSWERABLE], config.batch_lm - num_miss - num_absent, generator),
-        ]
+    @property
+    def num_miss(self) -> int:
+        """Near misses a step among the language model's questions."""
+        return round(self.config.global_batch * self.config.share_sibling) if len(self.near_miss) else 0
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples that a step takes from the epoch's order."""
+        return self.config.global_batch - self.num_miss
+
+    def epochs(self, step: int) -> float:
+        """Return how often the samples have been visited after `step` steps."""
+        return step * self.samples_per_step / len(self.samples_SQ)
+
+    def plan(self, step: int) -> Plan:
+        """Return the global batch of optimiser step `step`, from 0."""
+        config, kind = self.config, self.host.kind
+        rng = np.random.default_rng((config.seed, step))
+        own = self._samples(step).ravel()
+        own = own[own >= 0]
+        is_target = (kind[own] == ANSWERABLE) | config.refuse_near_miss
         third = config.batch_route // 3
+        lm = np.concatenate([own[is_target], _pick(rng, self.near_miss, self.num_miss)])
         route = [
-            self._pick(self.rows[ANSWERABLE], config.batch_route - 2 * third, generator),
-            self._pick(self.rows[ANSWERABLE], third, generator),
-            self._pick(self.rows[OFF_TOPIC], third, generator),
+            own[~is_target],
+            _pick(rng, self.rows[OFF_TOPIC], third),
+            _pick(rng, self.rows[ANSWERABLE], third),
+            _pick(rng, self.rows[ANSWERABLE], config.batch_route - 2 * third),
         ]
-        episode_B = torch.cat([*lm, *route])
-        coin_B = torch.rand(len(episode_B), generator=generator, device=self.device)
-        answerable_B = self.e["kind"][episode_B] == ANSWERABLE
-        library_B = answerable_B & (coin_B < config.share_library)
+        episode = np.concatenate([lm, *route])
+        absent = np.zeros(len(episode), dtype=bool)
         # Some answerable questions are asked of a library without their passage: a miss that looks like a hit.
-        absent_B = torch.zeros_like(library_B)
-        begin = config.batch_lm + config.batch_route - 2 * third
-        absent_B[:num_absent] = True
-        absent_B[begin : begin + third] = True
-        return self.collate(episode_B, library_B | absent_B, absent_B, nearest, num_lm=config.batch_lm)
+        absent[: round(config.global_batch * config.share_absent)] = True
+        begin = len(lm) + len(route[0]) + len(route[1])
+        absent[begin : begin + len(route[2])] = True
+        in_library = (kind[episode] == ANSWERABLE) & (rng.random(len(episode)) < config.share_library)
+        vanishing = np.arange(len(lm), begin + len(route[2]))
+        suppress = np.zeros(len(episode), dtype=bool)
+        # Evenly, so that every kind of off-topic row takes part.
+        suppress[vanishing[:: max(1, -(-len(vanishing) // MAX_IRRELEVANT))]] = True
+        return Plan(
+            episode_B=episode,
+            library_B=in_library | absent,
+            absent_B=absent,
+            suppress_B=suppress,
+            coin_B=rng.random(len(episode), dtype=np.float32),
+            num_lm=len(lm),
+        )
 
-    def collate(
-        self, episode_B: Tensor, library_B: Tensor, absent_B: Tensor, nearest: Nearest, *, num_lm: int
-    ) -> Batch:
-        """Build a batch from chosen episodes.
+    def collate(self, plan: Plan, nearest: Nearest | None) -> Batch:
+        """Build the batch of a plan, without waiting for the device.
 
         Args:
-            library_B: Candidates are the passage's atoms and the best 32 of the whole library by BM25 and by cosine,
-                not the passage alone.
-            absent_B: Leave the passage's own atoms out, so that nothing is gold.
-            nearest: Finds the best by cosine.
+            nearest: Finds the library's best atoms by cosine; None leaves them to BM25, and where no row asks the
+                library, every other passage's atoms out.
         """
         e = self.e
+        flags = np.stack([plan.library_B, plan.absent_B, np.arange(len(plan.episode_B)) < plan.num_lm])
+        episode_B, (library_B, absent_B, in_lm_B) = self._send(plan.episode_B), self._send(flags)
         question_B, passage_B, kind_B = e["question"][episode_B], e["passage"][episode_B], e["kind"][episode_B]
-        start_B, stop_B = e["atom_start"][passage_B], e["atom_start"][passage_B + 1]
-        width = min(MAX_PASSAGE_ATOMS, int((stop_B - start_B).max()))
-        steps = torch.arange(width, device=self.device)
-        own_BC = start_B[:, None] + steps
-        own_valid = (own_BC < stop_B[:, None]) & ~absent_B[:, None]
+        passages = self.host.passage[plan.episode_B]
+        width = int((self.host.atom_start[passages + 1] - self.host.atom_start[passages]).max(initial=1))
+        steps = torch.arange(min(MAX_PASSAGE_ATOMS, width), device=self.device)
+        candidate = e["atom_start"][passage_B][:, None] + steps
+        valid = (candidate < e["atom_start"][passage_B + 1][:, None]) & ~absent_B[:, None]
+        contrast = valid
         local = _take(e["local_lexical"], e["local_start"][episode_B], steps)
         shared = _take(e["own_library_lexical"], e["own_library_start"][question_B], steps)
-        own_lexical = torch.where(library_B[:, None], shared, local)
-        words_BC, near_BM = e["library_rows"][question_B], nearest(question_B)
-        known = (near_BM[:, :, None] == words_BC[:, None, :]).any(-1)
-        far_BC = torch.cat([words_BC, near_BM.masked_fill(known, -1)], dim=1)
-        far_lexical = torch.cat([e["library_lexical"][question_B], self.lexical(question_B, near_BM)], dim=1)
-        home_B = e["passage_of_question"][question_B]
-        at_home = (far_BC >= e["atom_start"][home_B][:, None]) & (far_BC < e["atom_start"][home_B + 1][:, None])
-        far_valid = (far_BC >= 0) & ~at_home
-        candidate = torch.cat([own_BC, far_BC], dim=1)
-        contrast = torch.cat([own_valid, far_valid], dim=1)
-        valid = torch.cat([own_valid, far_valid & library_B[:, None]], dim=1)
-        lexical = torch.cat([own_lexical, far_lexical], dim=1) * valid
-        gold = (candidate[:, :, None] == e["gold"][question_B][:, None, :]).any(-1) & valid
-        hardest = lexical.masked_fill(gold | ~valid, -1).argmax(-1, keepdim=True)
-        in_lm_B = torch.arange(len(episode_B), device=self.device) < num_lm
+        lexical = torch.where(library_B[:, None], shared, local)
+        if nearest is not None or plan.library_B.any():
+            far, far_valid, far_lexical = self._far(question_B, nearest)
+            candidate = torch.cat([candidate, far], dim=1)
+            contrast = torch.cat([valid, far_valid], dim=1)
+            valid = torch.cat([valid, far_valid & library_B[:, None]], dim=1)
+            lexical = torch.cat([lexical, far_lexical], dim=1)
+        lexical = lexical * valid
+        gold = _among(candidate, e["gold"][question_B]) & valid
+        refuse_B = (kind_B == SIBLING) | (kind_B == UNANSWERABLE) | (absent_B & in_lm_B)
         return Batch(
             question_B=question_B,
             candidate_BC=candidate.masked_fill(~contrast, 0),
@@ -121,28 +198,94 @@ class Sampler:
             contrast_BC=contrast,
             lexical_BC=lexical,
             gold_BC=gold,
-            distractor_BC=torch.zeros_like(gold).scatter_(1, hardest, True) & valid & ~gold,
-            refuse_B=(kind_B == SIBLING) | (kind_B == UNANSWERABLE) | (absent_B & in_lm_B),
-            off_topic_B=(kind_B == OFF_TOPIC) | (absent_B & ~in_lm_B),
-            num_lm=num_lm,
+            supporting_BC=_among(candidate, e["supporting"][question_B]) & valid,
+            distractor_BC=self._distractors(question_B, candidate, valid, gold, lexical),
+            group_BC=e["group"][candidate.masked_fill(~valid, 0)].masked_fill(~valid, -1),
+            refuse_B=refuse_B,
+            coin_B=self._send(plan.coin_B),
+            suppress=self._send(np.flatnonzero(plan.suppress_B)),
+            num_lm=plan.num_lm,
+            rerank_BC=self._reranked(episode_B, steps, valid),
         )
 
     def lexical(self, question_B: Tensor, atom_BM: Tensor) -> Tensor:
         """Return the normalised BM25 score, among the whole library, of any questions with any atoms."""
         e = self.e
         start, stop = e["term_start"][atom_BM], e["term_start"][atom_BM + 1]
-        steps = torch.arange(int((stop - start).max()), device=self.device)
-        place_BMT = start[..., None] + steps
-        valid_BMT = place_BMT < stop[..., None]
+        steps = torch.arange(self._num_terms, device=self.device)
+        valid_BMT = start[..., None] + steps < stop[..., None]
         term_BMT = _take(e["term"], start, steps)
         hit_BMT = (term_BMT[..., None] == e["query_term"][question_B][:, None, None, :]).any(-1) & valid_BMT
         total_BM = (_take(e["term_weight"], start, steps) * hit_BMT).sum(-1)
         return (total_BM / e["query_bound"][question_B][:, None].to(total_BM.dtype)).clamp(0, 1)
 
-    def _pick(self, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        if count == 0 or len(rows) == 0:
-            return rows[:0]
-        return rows[torch.randint(len(rows), (count,), generator=generator, device=self.device)]
+    def _far(self, question_B: Tensor, nearest: Nearest | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the library's best atoms by BM25 and by cosine, without the question's own passage's."""
+        e = self.e
+        far, lexical = e["library_rows"][question_B], e["library_lexical"][question_B]
+        if nearest is not None:
+            near_BM = nearest(question_B)
+            known = (near_BM[:, :, None] == far[:, None, :]).any(-1)
+            far = torch.cat([far, near_BM.masked_fill(known, -1)], dim=1)
+            lexical = torch.cat([lexical, self.lexical(question_B, near_BM)], dim=1)
+        home_B = e["passage_of_question"][question_B]
+        at_home = (far >= e["atom_start"][home_B][:, None]) & (far < e["atom_start"][home_B + 1][:, None])
+        return far, (far >= 0) & ~at_home, lexical
+
+    def _distractors(
+        self, question_B: Tensor, candidate: Tensor, valid: Tensor, gold: Tensor, lexical: Tensor
+    ) -> Tensor:
+        annotated = _among(candidate, self.e["distractor"][question_B]) & valid
+        hardest = lexical.masked_fill(gold | ~valid, -1).argmax(-1, keepdim=True)
+        nearest = torch.zeros_like(gold).scatter_(1, hardest, True)
+        return torch.where(annotated.any(-1, keepdim=True), annotated, nearest) & valid & ~gold
+
+    def _reranked(self, episode_B: Tensor, steps: Tensor, valid: Tensor) -> Tensor | None:
+        if self.rerank is None:
+            return None
+        own = _take(self.rerank, self.e["local_start"][episode_B], steps)
+        return torch.nn.functional.pad(own, (0, valid.shape[1] - own.shape[1])) * valid
+
+    def _samples(self, step: int) -> np.ndarray:
+        """Return the samples of a step, `[samples_per_step, Q]` episodes padded with -1."""
+        number = np.arange(step * self.samples_per_step, (step + 1) * self.samples_per_step)
+        epochs, places = np.divmod(number, len(self.samples_SQ))
+        return self.samples_SQ[[self._order(int(e))[p] for e, p in zip(epochs, places, strict=True)]]
+
+    def _order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng((self.config.seed, epoch, 1)).permutation(len(self.samples_SQ))
+
+    def _send(self, array: np.ndarray) -> Tensor:
+        return torch.as_tensor(array).to(self.device, non_blocking=True)
+
+
+def fixed_plan(episode_B: np.ndarray, *, library: bool) -> Plan:
+    """Return a plan that asks all of some episodes, with nothing left to chance."""
+    no = np.zeros(len(episode_B), dtype=bool)
+    coin = np.ones(len(episode_B), dtype=np.float32)
+    return Plan(
+        episode_B=episode_B, library_B=no | library, absent_B=no, suppress_B=no, coin_B=coin, num_lm=len(episode_B)
+    )
+
+
+def _samples(episodes: Episodes, config: TrainConfig) -> np.ndarray:
+    """Group the questions that are asked of their own passage, `[S, Q]` episodes padded with -1."""
+    kinds = (ANSWERABLE,) if config.refuse_near_miss else (ANSWERABLE, UNANSWERABLE)
+    rows = np.flatnonzero(np.isin(episodes.kind, kinds))
+    passage = episodes.passage[rows]
+    rows = rows[np.argsort(passage, kind="stable")]
+    groups = np.split(rows, np.flatnonzero(np.diff(np.sort(passage))) + 1)
+    size = config.questions_per_document
+    parts = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
+    return np.stack([np.pad(p, (0, size - len(p)), constant_values=-1) for p in parts])
+
+
+def _pick(rng: np.random.Generator, rows: np.ndarray, count: int) -> np.ndarray:
+    return rng.choice(rows, count) if count and len(rows) else rows[:0]
+
+
+def _among(candidate_BC: Tensor, rows_BG: Tensor) -> Tensor:
+    return (candidate_BC[:, :, None] == rows_BG[:, None, :]).any(-1)
 
 
 def _take(flat: Tensor, start: Tensor, steps: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from models.lexical import LexicalIndex
 ANSWERABLE, SIBLING, OFF_TOPIC, UNANSWERABLE = range(4)
 KINDS = ("answerable", "sibling", "off-topic", "unanswerable")
 LIBRARY_CANDIDATES = 32
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,8 @@ class Episodes:
     Args:
         atom_start: `[P + 1]`, where each passage's atoms begin in the flat list of all atoms.
         passage_of_question: `[Q]`.
-        gold: `[Q, G]` flat atom rows of the gold atoms, padded with -1.
+        gold, supporting, distractor: `[Q, G]` flat atom rows of a question's atoms of that kind, padded with -1.
+        group: `[N]` conflict group of each atom, another number in each passage; -1 where it has none.
         question, passage, kind: `[Ep]` of each episode.
         local_start, local_lexical: Ragged BM25 scores of an episode over its passage's atoms, as a bank of one.
         library_rows, library_lexical: `[Q, 32]` best atoms by BM25 among all, padded with -1.
@@ -43,6 +45,9 @@ class Episodes:
     atom_start: np.ndarray
     passage_of_question: np.ndarray
     gold: np.ndarray
+    supporting: np.ndarray
+    distractor: np.ndarray
+    group: np.ndarray
     question: np.ndarray
     passage: np.ndarray
     kind: np.ndarray
@@ -95,7 +100,10 @@ def build_episodes(records: Sequence[AnnotationRecord], *, seed: int = 0, probes
     return Episodes(
         atom_start=atom_start,
         passage_of_question=np.array([p for p, _ in questions]),
-        gold=_pad([_gold_rows(records[p], q.gold_atom_ids, atom_start[p]) for p, q in questions], -1),
+        gold=_pad([_atom_rows(records[p], q.gold_atom_ids, atom_start[p]) for p, q in questions], -1),
+        supporting=_pad([_atom_rows(records[p], q.supporting_atom_ids, atom_start[p]) for p, q in questions], -1),
+        distractor=_pad([_atom_rows(records[p], q.distractor_atom_ids, atom_start[p]) for p, q in questions], -1),
+        group=_conflict_groups(records),
         question=np.array([r[0] for r in rows]),
         passage=np.array([r[1] for r in rows]),
         kind=np.array([r[2] for r in rows]),
@@ -145,9 +153,20 @@ def _probe_rows(records: Sequence[AnnotationRecord], questions: Sequence, seed: 
     return rows
 
 
-def _gold_rows(record: AnnotationRecord, gold: Sequence[str], start: int) -> list[int]:
-    wanted = set(gold)
+def _atom_rows(record: AnnotationRecord, atom_ids: Sequence[str], start: int) -> list[int]:
+    wanted = set(atom_ids)
     return [start + i for i, atom in enumerate(record.atoms) if atom.atom_id in wanted]
+
+
+def _conflict_groups(records: Sequence[AnnotationRecord]) -> np.ndarray:
+    number: dict[tuple[int, str], int] = {}
+    return np.array(
+        [
+            -1 if a.conflict_group is None else number.setdefault((p, a.conflict_group), len(number))
+            for p, record in enumerate(records)
+            for a in record.atoms
+        ]
+    )
 
 
 def _pad(rows: Sequence[Sequence], value: float, width: int | None = None) -> np.ndarray:

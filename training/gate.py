@@ -157,7 +157,9 @@ def refit(data: Path, folder: Path, *, max_questions: int, batch_size: int) -> d
     from training.run import split_records
 
     meta = read_meta(folder)
-    config = load_config(meta.preset).with_overrides(meta.training["config"])
+    # What decides the split; the rest of the configuration may have had other fields when this was trained.
+    kept = {name: meta.training["config"][name] for name in ("records", "seed", "holdout_passages")}
+    config = load_config(meta.preset).with_overrides(kept)
     base = load_base(load_preset(meta.preset))
     network, _ = load_network(folder, base)
     held_out, _ = split_records(read_records(data / config.records), config)

@@ -1,6 +1,8 @@
-"""`train`: from records to a registered checkpoint, in one call.
+"""`train`: from records to a registered checkpoint, in one call, by one process or several.
 
 python -m training.run --config smollm2 --data build/data --out runs/first
+torchrun --nproc_per_node 8 -m training.run --config gemma --data records --out runs/gemma
+accelerate launch --config_file training/configs/zero2.yaml -m training.run --config qwen …
 """
 
 from __future__ import annotations
@@ -10,15 +12,27 @@ import hashlib
 import json
 import random
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from training.config import TrainConfig, load_config
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from models.atoms import AnnotationRecord
+    from training.build import Builder
+    from training.world import World
+
 Event = dict[str, Any]
+Emit = Callable[[Event], None]
+# These change how a run is carried out, not what comes out: a state goes on under others.
+_HARMLESS = frozenset(
+    {"micro_batch", "max_minutes", "log_every", "save_every", "keep_states", "cache_batch_tokens", "feature_home"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +41,13 @@ class TrainRequest:
 
     Args:
         config: Name of a shipped configuration, or the path of a TOML file.
-        data: Folder with the records, or with raw sets from which they are made.
-        out: Folder of the run: configuration, events, checkpoint.
+        data: Folder with the records, or with raw sets from which they are made; or one file of records.
+        out: Folder of the run: configuration, events, training states, report, checkpoint.
+        recipe: `paper` or `d2a`; None takes the configuration's.
+        system: `doc2atom`, `d2l`, `reader` or `blind`; `reads` is what it reads, None for its default.
         overrides: Dotted keys of the configuration and their values.
+        resume: `auto` goes on from the newest training state of `out`, `never` starts anew; or the path of one.
+        tracker: `tensorboard`, `wandb` or `trackio`, beside the events.
         register: Make the finished checkpoint the one that `ask` and `ingest` use.
     """
 
@@ -37,11 +55,16 @@ class TrainRequest:
     data: Path
     out: Path
     model: str | None = None
+    recipe: str | None = None
+    system: str = "doc2atom"
+    reads: str | None = None
     device: str = "auto"
     max_steps: int | None = None
     max_minutes: float | None = None
     seed: int | None = None
     base_path: Path | None = None
+    resume: str = "auto"
+    tracker: str | None = None
     register: bool = False
     overrides: dict[str, Any] = field(default_factory=dict)
 
@@ -49,107 +72,216 @@ class TrainRequest:
         """Return the configuration with every override applied."""
         named = {"model": self.model, "max_steps": self.max_steps, "max_minutes": self.max_minutes, "seed": self.seed}
         given = {k: v for k, v in named.items() if v is not None}
-        return load_config(self.config).with_overrides({**given, **self.overrides})
+        return load_config(self.config, recipe=self.recipe).with_overrides({**given, **self.overrides})
 
 
-def train(request: TrainRequest, *, on_event: Callable[[Event], None]) -> Path:
-    """Train a memory and write its checkpoint.
+def train(request: TrainRequest, *, on_event: Emit) -> Path:
+    """Train a system and write its checkpoint.
+
+    Every process of a launcher calls this; the first one writes and tells events.
 
     Returns:
         The checkpoint's folder, complete.
 
     Raises:
-        ConfigError, DataError, BaseModelError: Before any work is done.
+        ConfigError, DataError, BaseModelError, CheckpointError: Before any work is done.
+        UnusedMemoryError: The system does not use what it reads.
     """
+    from training.build import check_system
+    from training.state import find_state
+    from training.world import World
+
     config = request.resolved()
+    check_system(request.system, request.reads)
+    world = World(request.device)
+    start = find_state(request.out / "states", request.resume)
+    with _events(request, config, world, on_event, resumed=start is not None) as emit:
+        folder = _train(request, config, world, emit, start)
+    world.wait()
+    world.close()
+    return folder
+
+
+@contextmanager
+def _events(
+    request: TrainRequest, config: TrainConfig, world: World, on_event: Emit, *, resumed: bool
+) -> Iterator[Emit]:
+    """Give the function that tells events: to the file, the caller and the tracker, from the first process alone."""
+    from training.tracking import open_tracker
+
+    if not world.is_main:
+        yield lambda event: None
+        return
     request.out.mkdir(parents=True, exist_ok=True)
     (request.out / "config.json").write_text(json.dumps(config.to_dict(), indent=2) + "\n", "utf-8")
-    with (request.out / "events.jsonl").open("w", encoding="utf-8") as log:
+    with (
+        (request.out / "events.jsonl").open("a" if resumed else "w", encoding="utf-8") as log,
+        open_tracker(request.tracker, request.out, config.to_dict()) as tracker,
+    ):
 
         def emit(event: Event) -> None:
             log.write(json.dumps(event) + "\n")
             log.flush()
+            tracker.log(event)
             on_event(event)
 
-        return _train(request, config, emit)
+        yield emit
 
 
-def _train(request: TrainRequest, config: TrainConfig, emit: Callable[[Event], None]) -> Path:
+def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit, start: Path | None) -> Path:
     import torch
 
     from models.base import load_base
-    from models.checkpoint import CheckpointMeta, register_checkpoint, save_network
-    from models.network import MemoryNetwork
-    from models.presets import MemorySpec, load_preset
-    from training.batches import Sampler
-    from training.gate import fit_gate
-    from training.library import Library
-    from training.loop import train_loop
-    from training.records import DataError
+    from models.presets import load_preset
+    from training.build import Builder, Material, check_system, episodes_file
+    from training.loop import StateFiles, Trainer, num_parts
 
-    records = _records(request.data, config, emit)
+    records, files = load_data(request.data, config, emit)
     held_out, kept = split_records(records, config)
-    if len(held_out) < 2 or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
-        raise DataError(
-            f"{request.data}: {len(records)} passages are too few: one in four with answerable questions is held out",
-            hint="Train on at least 8 passages with answerable questions",
-        )
+    check_enough(request.data, held_out, kept)
     preset = load_preset(config.model)
-    spec = MemorySpec.from_dict(_merged(preset.spec(config.recipe).to_dict(), config.memory))
+    spec = memory_spec(config)
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
-    base = load_base(preset, base_path=request.base_path, device=request.device)
-    network = MemoryNetwork(spec, base).to(base.device)
+    base = load_base(preset, base_path=request.base_path, device=world.device)
+    shared_features = world.size > 1 or config.feature_home == "disk"
+    builder = Builder(
+        system=request.system,
+        reads=check_system(request.system, request.reads),
+        base=base,
+        spec=spec,
+        config=config,
+        emit=emit,
+        features_folder=request.out / "features" if shared_features else None,
+    )
+    module = builder.module()
     emit(
         {
             "event": "start",
+            "system": request.system,
             "device": str(base.device),
             "dtype": str(base.dtype),
+            "processes": world.size,
+            "parts": num_parts(config, world.size),
             "passages": len(kept),
             "held_out": len(held_out),
-            "parameters": sum(p.numel() for p in network.parameters()),
+            "parameters": sum(p.numel() for p in module.parameters()),
             "spec": spec.to_dict(),
         }
     )
-    train_step, train_episodes = _prepared(
-        base, network, config, kept, _episodes_file(request.data, config, kept), emit
+    cache = episodes_file(files[0].parent, config, kept) if world.size == 1 else None
+    material = Material.of(kept, seed=config.seed, cache=cache)
+    emit({"event": "episodes", "count": len(material.episodes.kind)})
+    held_material = Material.of(held_out, seed=config.seed)
+    trainer = Trainer(
+        builder.over(module, material),
+        builder.sampler(material),
+        builder.held_out(builder.over(module, held_material), held_material, world),
+        world,
+        emit,
+        states=StateFiles(folder=request.out / "states", identity=_identity(request, config, kept), start=start),
     )
-    held_step, held_episodes = _prepared(base, network, config, held_out, None, emit)
-    best = train_loop(
-        train_step, Sampler(train_episodes, base.device), held_step, Sampler(held_episodes, base.device), config, emit
-    )
-    del train_step, held_step
-    network.eval().requires_grad_(False)
-    library = Library(base, network, held_out)
-    library.compile()
-    gate, gate_figures = fit_gate(library, seed=config.seed)
-    emit({"event": "gate", **gate_figures, "threshold": gate.threshold})
-    manifest = {"records": config.records, "passages": len(kept), "questions": sum(len(r.qa_pairs) for r in kept)}
-    meta = CheckpointMeta(
-        preset=preset.name,
-        spec=spec,
-        base_fingerprint=base.fingerprint(),
-        gate=vars(gate),
-        training={"config": config.to_dict(), "data": manifest, "held_out": best, "gate": gate_figures},
-    )
+    best = trainer.run()
+    del trainer
+    module.eval().requires_grad_(False)
     folder = request.out / "checkpoint"
-    save_network(folder, network, meta)
-    if request.register:
-        register_checkpoint(folder, preset.name)
-    emit({"event": "done", "checkpoint": str(folder), **best})
+    if world.is_main:
+        data = data_facts(request.data, config, kept)
+        facts = {"config": config.to_dict(), "data": data, "held_out": best}
+        _finish(folder, builder, module, held_out, facts, emit)
+        _report(request, emit)
+        if request.register and request.system == "doc2atom":
+            from models.checkpoint import register_checkpoint
+
+            register_checkpoint(folder, preset.name)
+        emit({"event": "done", "checkpoint": str(folder), **best})
     return folder
 
 
-def _records(data: Path, config: TrainConfig, emit: Callable[[Event], None]) -> list:
-    from training.prepare import prepare
+def _finish(
+    folder: Path,
+    builder: Builder,
+    module: nn.Module,
+    held_out: Sequence[AnnotationRecord],
+    facts: dict[str, Any],
+    emit: Emit,
+) -> None:
+    """Fit the memory's gate and write the checkpoint; a baseline has no gate."""
+    from models.baselines.checkpoint import BaselineMeta, save_baseline
+    from models.checkpoint import CheckpointMeta, save_network
+    from models.presets import load_preset
+    from training.gate import fit_gate
+    from training.library import Library
+
+    name = load_preset(builder.config.model).name
+    fingerprint = builder.base.fingerprint()
+    if builder.system != "doc2atom":
+        shape = module.config.to_dict() if builder.system == "d2l" else builder.spec.to_dict()
+        meta = BaselineMeta(
+            system=builder.system,
+            preset=name,
+            base_fingerprint=fingerprint,
+            shape=shape,
+            reads=builder.reads,
+            training=facts,
+        )
+        save_baseline(folder, module, meta)
+        return
+    library = Library(builder.base, module, held_out)
+    library.compile()
+    gate, figures = fit_gate(library, seed=builder.config.seed)
+    emit({"event": "gate", **figures, "threshold": gate.threshold})
+    meta = CheckpointMeta(
+        preset=name,
+        spec=builder.spec,
+        base_fingerprint=fingerprint,
+        gate=vars(gate),
+        training={**facts, "gate": figures},
+    )
+    save_network(folder, module, meta)
+
+
+def _report(request: TrainRequest, emit: Emit) -> None:
+    from training.report import write_report
+
+    emit({"event": "report", **write_report(request.out)})
+
+
+def memory_spec(config: TrainConfig) -> Any:
+    """Return the memory's shape: that of preset and recipe, with the configuration's overrides."""
+    from models.presets import MemorySpec, load_preset
+
+    spec = load_preset(config.model).spec(config.recipe).to_dict()
+    return MemorySpec.from_dict(_merged(spec, config.memory))
+
+
+def load_data(data: Path, config: TrainConfig, emit: Emit) -> tuple[list[AnnotationRecord], list[Path]]:
+    """Read the records of a folder or a file; make them first where the folder has raw sets.
+
+    Returns:
+        The records, and the files that they came from.
+    """
     from training.records import read_records
 
-    if not (data / config.records).is_file() and (data / "train").is_dir():
+    files = record_files(data, config)
+    if not files and (data / "train").is_dir():
+        from training.prepare import prepare
+
         emit({"event": "prepare", "out": str(data)})
-        raw, data = data, data / "records"
-        if not (data / config.records).is_file():
-            prepare(raw, data)
-    return read_records(data / config.records)
+        if not record_files(data / "records", config):
+            prepare(data, data / "records")
+        files = record_files(data / "records", config)
+    files = files or [data / config.records]
+    return [record for file in files for record in read_records(file)], files
+
+
+def record_files(data: Path, config: TrainConfig) -> list[Path]:
+    """Return the files of records: a file itself, the one that the configuration names, or all JSONL shards."""
+    if data.is_file():
+        return [data]
+    if (data / config.records).is_file():
+        return [data / config.records]
+    return sorted(p for pattern in ("*.jsonl", "*.jsonl.gz") for p in data.glob(pattern))
 
 
 def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
@@ -161,50 +293,37 @@ def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
     return [records[i] for i in sorted(held)], [r for i, r in enumerate(records) if i not in held]
 
 
-def _episodes_file(folder: Path, config: TrainConfig, records: Sequence) -> Path:
-    """Where the episodes of exactly these records, seed and word matching are kept."""
-    from models.lexical import FORMAT_VERSION
+def check_enough(data: Path, held_out: Sequence[AnnotationRecord], kept: Sequence[AnnotationRecord]) -> None:
+    """Raise DataError unless there is something to train on and something to evaluate on."""
+    from training.records import DataError
 
-    digest = hashlib.sha256(repr((FORMAT_VERSION, config.seed, records)).encode("utf-8", "surrogatepass"))
-    return folder / f"{config.records}.{digest.hexdigest()[:12]}.episodes.npz"
-
-
-def _prepared(
-    base: Any, network: Any, config: TrainConfig, records: Sequence, cache: Path | None, emit: Callable[[Event], None]
-) -> tuple[Any, Any]:
-    from models.router import atom_metadata
-    from training.episodes import Episodes, build_episodes
-    from training.features import build_cache
-    from training.step import TrainStep
-
-    started = time.monotonic()
-    if cache is None:
-        episodes = build_episodes(records, seed=config.seed)
-    else:
-        if not cache.is_file():
-            build_episodes(records, seed=config.seed).save(cache)
-        episodes = Episodes.load(cache)  # also the first time: scores are kept in half precision
-    emit({"event": "episodes", "count": len(episodes.kind), "seconds": round(time.monotonic() - started, 1)})
-    atoms = [a for r in records for a in r.atoms]
-    questions = [q for r in records for q in r.qa_pairs]
-    features = build_cache(
-        base,
-        network.spec,
-        config,
-        atoms=[a.content for a in atoms],
-        questions=[q.question for q in questions],
-        answers=[_shortest(q.answers) for q in questions],
-        on_progress=lambda what: emit(
-            {"event": "cache", "done": what, "seconds": round(time.monotonic() - started, 1)}
-        ),
-    )
-    return TrainStep(base, network, features, atom_metadata(atoms).to(base.device)), episodes
+    if len(held_out) < 2 or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
+        raise DataError(
+            f"{data}: {len(held_out) + len(kept)} passages are too few: one in four with answerable questions is "
+            "held out",
+            hint="Train on at least 8 passages with answerable questions",
+        )
 
 
-def _shortest(answers: Sequence[str]) -> str:
-    from models.prompts import REFUSAL
+def data_facts(data: Path, config: TrainConfig, records: Sequence[AnnotationRecord]) -> dict[str, Any]:
+    """Return what a checkpoint says of its data, with the manifest where the records came with one."""
+    facts = {
+        "records": config.records,
+        "passages": len(records),
+        "questions": sum(len(r.qa_pairs) for r in records),
+    }
+    folder = data.parent if data.is_file() else data
+    for manifest in (folder / "manifest.json", folder / "records" / "manifest.json"):
+        if manifest.is_file():
+            return {**facts, "manifest": json.loads(manifest.read_text("utf-8"))}
+    return facts
 
-    return min(answers, key=len) if answers else REFUSAL
+
+def _identity(request: TrainRequest, config: TrainConfig, records: Sequence[AnnotationRecord]) -> str:
+    """Name a run by all that its result depends on."""
+    settings = {k: v for k, v in config.to_dict().items() if k not in _HARMLESS}
+    text = repr((request.system, request.reads, sorted(settings.items()), records))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -218,17 +337,32 @@ def main() -> None:
     """Parse the command line, train, and print events as JSON lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="smollm2")
+    parser.add_argument("--recipe", choices=("paper", "d2a"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--system", default="doc2atom")
+    parser.add_argument("--reads", help="what d2l or the reader reads: raw, atoms or document")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--base", type=Path)
+    parser.add_argument("--resume", default="auto", metavar="auto|never|PATH")
+    parser.add_argument("--tracker", choices=("tensorboard", "wandb", "trackio"))
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="override, e.g. memory.num_memory_layers=18"
     )
     args = parser.parse_args()
     overrides = {k: json.loads(v) for k, _, v in (s.partition("=") for s in args.set)}
     request = TrainRequest(
-        config=args.config, data=args.data, out=args.out, device=args.device, base_path=args.base, overrides=overrides
+        config=args.config,
+        recipe=args.recipe,
+        data=args.data,
+        out=args.out,
+        system=args.system,
+        reads=args.reads,
+        device=args.device,
+        base_path=args.base,
+        resume=args.resume,
+        tracker=args.tracker,
+        overrides=overrides,
     )
     train(request, on_event=lambda e: print(json.dumps(e), file=sys.stdout, flush=True))
 

@@ -1,18 +1,30 @@
 """Batches: gold masks follow the records, nothing is gold where the passage is absent, no atom is listed twice."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from tests.training.samples import colours, make_record, river_and_town
-from training.batches import MAX_PASSAGE_ATOMS, Sampler
+from training.batches import MAX_IRRELEVANT, MAX_PASSAGE_ATOMS, Sampler, fixed_plan
 from training.config import TrainConfig
 from training.episodes import ANSWERABLE, OFF_TOPIC, SIBLING, UNANSWERABLE, build_episodes
 
-CPU = torch.device("cpu")
+CONFIG = TrainConfig(global_batch=20, batch_route=60, share_sibling=0.2, share_library=0.5)
+PAPER = TrainConfig(
+    global_batch=4,
+    questions_per_document=2,
+    batch_route=0,
+    share_library=0.0,
+    share_sibling=0.0,
+    share_absent=0.0,
+    refuse_near_miss=False,
+)
 
 
-def sampler_of(records, **options):
-    return Sampler(build_episodes(records, **options), CPU)
+def sampler_of(records, config=CONFIG):
+    return Sampler(build_episodes(records), config, "cpu")
 
 
 def first(sampler):
@@ -23,10 +35,8 @@ def first(sampler):
 
 def collate_all(sampler, *, library=False, absent=False):
     """Collate every answerable episode alike."""
-    rows = sampler.rows[ANSWERABLE]
-    library_B = torch.full_like(rows, library, dtype=torch.bool)
-    absent_B = torch.full_like(rows, absent, dtype=torch.bool)
-    return sampler.collate(rows, library_B, absent_B, first(sampler), num_lm=0)
+    plan = fixed_plan(sampler.rows[ANSWERABLE], library=library)
+    return sampler.collate(replace(plan, absent_B=plan.absent_B | absent, num_lm=0), first(sampler))
 
 
 def listed(batch, row):
@@ -38,8 +48,7 @@ def listed(batch, row):
 def drawn():
     """Return a sampler and a batch of every kind of row."""
     sampler = sampler_of(colours(40))
-    config = TrainConfig(batch_lm=20, batch_route=60, share_sibling=0.2, share_library=0.5)
-    return sampler, sampler.draw(config, torch.Generator().manual_seed(0), first(sampler))
+    return sampler, sampler.collate(sampler.plan(0), first(sampler))
 
 
 def test_a_passage_lists_its_own_atoms_with_the_gold_ones_marked():
@@ -62,7 +71,7 @@ def test_padding_is_invalid_has_no_score_and_points_to_row_0():
 def test_word_scores_are_those_of_the_bank_that_the_row_stands_for():
     records = river_and_town()
     episodes = build_episodes(records)
-    sampler = Sampler(episodes, CPU)
+    sampler = Sampler(episodes, CONFIG, "cpu")
     small, large = collate_all(sampler), collate_all(sampler, library=True)
     assert small.lexical_BC[0, :3].tolist() == episodes.local_lexical[:3].tolist()
     assert large.lexical_BC[0, :3].tolist() == episodes.own_library_lexical[:3].tolist()
@@ -96,7 +105,7 @@ def test_the_nearest_atoms_carry_their_word_score_and_train_the_cosine_in_every_
 def test_an_absent_passage_leaves_no_gold_and_none_of_its_atoms():
     batch = collate_all(sampler_of(colours(40)), library=True, absent=True)
     assert not batch.gold_BC.any()
-    assert batch.off_topic_B.all() and not batch.refuse_B.any()  # these rows generate nothing
+    assert not batch.refuse_B.any()  # these rows generate nothing
     for row, question in enumerate(batch.question_B.tolist()):
         assert not {3 * (question // 3) + i for i in range(3)} & set(listed(batch, row))
 
@@ -119,27 +128,53 @@ def test_passages_longer_than_the_limit_are_cut():
     assert not batch.gold_BC.any()
 
 
+def test_annotated_distractors_stand_in_for_the_lexically_nearest():
+    sentences = ["Otter Bo swims.", "Otter Bo swims far.", "Otter Al sleeps.", "Hens sleep."]
+    record = make_record("Zoo", sentences, [("Which otter Bo swims?", "Bo", [0])])
+    marked = replace(record.qa_pairs[0], distractor_atom_ids=("atom_2", "atom_3"), supporting_atom_ids=("atom_1",))
+    batch = collate_all(sampler_of([replace(record, qa_pairs=(marked,))]))
+    assert batch.distractor_BC[0].nonzero().flatten().tolist() == [2, 3]
+    assert batch.supporting_BC[0].nonzero().flatten().tolist() == [1]
+
+
+def test_conflict_groups_are_told_apart_between_passages():
+    records = river_and_town()
+    groups = [("g", None, "g"), ("g", "h"), (None,) * 4, (None,)]
+    records = [
+        replace(r, atoms=tuple(replace(a, conflict_group=g) for a, g in zip(r.atoms, names, strict=True)))
+        for r, names in zip(records, groups, strict=True)
+    ]
+    batch = collate_all(sampler_of(records))
+    assert batch.group_BC[:4, :4].tolist() == [[0, -1, 0, -1], [0, -1, 0, -1], [1, 2, -1, -1], [-1] * 4]
+
+
 def test_a_drawn_batch_has_its_kinds_in_the_stated_shares(drawn):
     _, batch = drawn
-    # 20 rows for the language model: 2 asked of all but their passage and 4 of a sibling, which refuse, and 14
-    # answerable ones; then 20 answerable, 20 absent, 20 off-topic.
+    # 20 rows for the language model: 2 asked of all but their passage, 14 answerable ones and 4 of a sibling, of
+    # which the first and the last refuse; then 20 off-topic, 20 absent, 20 answerable.
     assert (batch.num_lm, len(batch.question_B)) == (20, 80)
-    assert batch.refuse_B.nonzero().flatten().tolist() == [0, 1, 2, 3, 4, 5]
-    assert batch.off_topic_B.nonzero().flatten().tolist() == list(range(40, 80))
-    assert batch.gold_BC[6:40].any(1).all()
-    assert not batch.gold_BC[:6].any() and not batch.gold_BC[40:].any()
+    assert batch.refuse_B.nonzero().flatten().tolist() == [0, 1, 16, 17, 18, 19]
+    assert batch.gold_BC[2:16].any(1).all() and batch.gold_BC[60:].any(1).all()
+    assert not batch.gold_BC[[0, 1]].any() and not batch.gold_BC[16:60].any()
+
+
+def test_off_topic_and_absent_rows_suppress_the_adapter_some_of_each(drawn):
+    _, batch = drawn
+    # Rows 20 to 59 vanish: 40, of which every second one counts.
+    assert batch.suppress.tolist() == list(range(20, 60, 2))
+    assert len(batch.suppress) <= MAX_IRRELEVANT
 
 
 def test_off_topic_rows_list_only_another_articles_passage(drawn):
     _, batch = drawn
-    for row in range(60, 80):
+    for row in range(20, 40):
         article = (batch.question_B[row].item() // 3) % 4
         assert {(atom // 3) % 4 for atom in listed(batch, row)}.isdisjoint({article})
 
 
 def test_near_misses_list_a_sibling_passage(drawn):
     _, batch = drawn
-    for row in range(2, 6):
+    for row in range(16, 20):
         passage = batch.question_B[row].item() // 3
         [asked] = {atom // 3 for atom in listed(batch, row)}
         assert asked != passage and asked % 4 == passage % 4
@@ -147,21 +182,65 @@ def test_near_misses_list_a_sibling_passage(drawn):
 
 def test_half_of_the_answerable_rows_see_the_library(drawn):
     _, batch = drawn
-    wide = (batch.valid_BC[6:20].sum(1) > 3).float().mean().item()
+    wide = (batch.valid_BC[2:16].sum(1) > 3).float().mean().item()
     assert 0.2 < wide < 0.8
 
 
-def test_drawing_follows_the_generator(drawn):
-    sampler, batch = drawn
-    config = TrainConfig(batch_lm=20, batch_route=60, share_sibling=0.2, share_library=0.5)
-    again = sampler.draw(config, torch.Generator().manual_seed(0), first(sampler))
-    other = sampler.draw(config, torch.Generator().manual_seed(1), first(sampler))
-    assert torch.equal(again.candidate_BC, batch.candidate_BC)
-    assert not torch.equal(other.question_B, batch.question_B)
+def test_a_plan_is_a_function_of_seed_and_step(drawn):
+    sampler, _ = drawn
+    same = sampler_of(colours(40)).plan(3)
+    assert all(np.array_equal(a, b) for a, b in zip(vars(same).values(), vars(sampler.plan(3)).values(), strict=True))
+    other = sampler_of(colours(40), replace(CONFIG, seed=1)).plan(3)
+    for changed in (other, sampler.plan(4)):
+        assert not np.array_equal(changed.episode_B, same.episode_B)
+        assert not np.array_equal(changed.coin_B, same.coin_B)
+
+
+def test_the_parts_of_a_plan_are_the_plan(drawn):
+    sampler, _ = drawn
+    plan = sampler.plan(0)
+    parts = [plan.part(i, 3) for i in range(3)]
+    assert [(p.num_lm, len(p.episode_B)) for p in parts] == [(7, 27), (7, 27), (6, 26)]
+    rows = [(p.episode_B[i], p.coin_B[i], p.suppress_B[i]) for p in parts for i in range(len(p.episode_B))]
+    assert sorted(rows) == sorted(zip(plan.episode_B, plan.coin_B, plan.suppress_B, strict=True))
+    lm = np.concatenate([p.episode_B[: p.num_lm] for p in parts])
+    assert sorted(lm) == sorted(plan.episode_B[: plan.num_lm])
+
+
+def test_an_epoch_asks_every_question_once_and_the_next_in_another_order():
+    sampler = sampler_of(colours(8), replace(CONFIG, global_batch=6, share_sibling=0.0, batch_route=0))
+    # 24 questions: four steps an epoch.
+    asked = [sampler.plan(step).episode_B[: sampler.plan(step).num_lm].tolist() for step in range(8)]
+    assert sorted(np.concatenate(asked[:4])) == sorted(np.concatenate(asked[4:])) == sampler.rows[ANSWERABLE].tolist()
+    assert asked[:4] != asked[4:]
+    assert (sampler.epochs(2), sampler.epochs(8)) == (0.5, 2.0)
+
+
+def test_a_sample_of_the_paper_is_a_document_with_its_questions():
+    sampler = sampler_of(colours(8), PAPER)
+    plan = sampler.plan(0)
+    # Three questions a passage, two a sample: each passage gives two samples an epoch, one of 2 and one of 1.
+    assert len(sampler.samples_SQ) == 16
+    assert 4 <= plan.num_lm <= 8 and len(plan.episode_B) == plan.num_lm
+    assert not plan.library_B.any() and not plan.absent_B.any()
+    batch = sampler.collate(plan, None)
+    assert batch.candidate_BC.shape[1] == 3
+    assert batch.gold_BC.any(1).all()
+
+
+def test_the_papers_irrelevant_questions_suppress_the_adapter_and_generate_nothing():
+    sampler = sampler_of(river_and_town(), replace(PAPER, global_batch=5, questions_per_document=8))
+    # Four passages with six questions, one of them unanswerable; a fifth sample begins the next epoch.
+    plan = sampler.plan(0)
+    kinds = sampler.host.kind[plan.episode_B]
+    assert set(kinds[: plan.num_lm]) == {ANSWERABLE}
+    assert set(kinds[plan.num_lm :]) == {UNANSWERABLE} and plan.suppress_B[plan.num_lm :].all()
+    assert not plan.suppress_B[: plan.num_lm].any()
 
 
 def test_records_without_siblings_or_other_articles_still_give_batches():
-    sampler = sampler_of([make_record("", ["Hens sleep.", "Otters swim."], [("Who sleeps?", "hens", [0])])])
+    record = make_record("", ["Hens sleep.", "Otters swim."], [("Who sleeps?", "hens", [0])])
+    sampler = sampler_of([record], TrainConfig(global_batch=4, batch_route=6))
     assert [len(sampler.rows[kind]) for kind in (ANSWERABLE, SIBLING, OFF_TOPIC, UNANSWERABLE)] == [1, 0, 0, 0]
-    batch = sampler.draw(TrainConfig(batch_lm=4, batch_route=6), torch.Generator().manual_seed(0), first(sampler))
+    batch = sampler.collate(sampler.plan(0), first(sampler))
     assert batch.num_lm == 4 and batch.gold_BC[:4].any(1).all()

@@ -4,12 +4,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import models.base
-import training.run
+import training.build
 from models.base import load_base
+from models.baselines.checkpoint import load_baseline
 from models.checkpoint import find_checkpoint, load_network, read_meta
 from models.config import MemoryConfig
 from models.errors import BaseModelError, CheckpointError, ConfigError
@@ -22,7 +24,14 @@ from training.episodes import Episodes
 from training.records import DataError, write_records
 from training.run import TrainRequest, train
 
-STEPS = "batch_lm = 4\nbatch_route = 6\nmax_steps = 2\neval_every = 2\nmax_minutes = 60\nwarmup_steps = 2\n"
+STEPS = """global_batch = 4
+batch_route = 6
+max_steps = 2
+eval_every = 2
+max_minutes = 60
+warmup_steps = 2
+max_epochs = 1000
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +95,7 @@ def test_events_tell_the_run_and_lie_in_its_folder_beside_the_configuration(tmp_
     request = request_for(tmp_path, "llama", "d2a", max_steps=3, seed=5, overrides={"loss.lm": 0.5})
     train(request, on_event=events.append)
     kinds = [e["event"] for e in events]
-    assert kinds[0] == "start" and kinds[-2:] == ["gate", "done"] and "eval" in kinds
+    assert kinds[0] == "start" and kinds[-4:] == ["state", "gate", "report", "done"] and "eval" in kinds
     start = events[0]
     assert (start["passages"], start["held_out"], start["device"]) == (6, 2, "cpu")
     network = tiny_network(
@@ -116,9 +125,9 @@ def test_a_run_repeats_itself_and_other_seeds_do_not(tmp_path):
 
 
 def test_episodes_are_kept_for_the_same_records_and_made_anew_for_others(tmp_path, monkeypatch):
-    built, build = [], training.episodes.build_episodes
-    monkeypatch.setattr("training.episodes.build_episodes", lambda r, **k: built.append(len(r)) or build(r, **k))
-    request = request_for(tmp_path, "llama", "paper")
+    built, build = [], training.build.build_episodes
+    monkeypatch.setattr("training.build.build_episodes", lambda r, **k: built.append(len(r)) or build(r, **k))
+    request = request_for(tmp_path, "llama", "paper", resume="never")
     train(request, on_event=lambda _: None)
     assert built == [6, 2]  # the kept passages and the held-out ones
     train(request, on_event=lambda _: None)
@@ -126,7 +135,7 @@ def test_episodes_are_kept_for_the_same_records_and_made_anew_for_others(tmp_pat
     # Another seed holds other passages out, and other records are other passages.
     train(replace(request, seed=1), on_event=lambda _: None)
     assert built == [6, 2, 2, 6, 2]
-    train(request_for(tmp_path, "llama", "paper", records=passages(12)), on_event=lambda _: None)
+    train(request_for(tmp_path, "llama", "paper", resume="never", records=passages(12)), on_event=lambda _: None)
     assert built == [6, 2, 2, 6, 2, 9, 3]
     files = list((tmp_path / "data").glob("r.jsonl.gz.*.episodes.npz"))
     assert sorted(len(Episodes.load(f).atom_start) - 1 for f in files) == [6, 6, 9]
@@ -144,7 +153,10 @@ def test_a_registered_checkpoint_is_found_without_being_named(tmp_path):
     train(request, on_event=lambda _: None)
     with pytest.raises(CheckpointError, match="no trained memory"):
         find_checkpoint(preset)
-    train(replace(request, register=True), on_event=lambda _: None)
+    again = []
+    train(replace(request, register=True), on_event=again.append)
+    # The run was over: it goes on from its last state, and takes no step.
+    assert [e["event"] for e in again if e["event"] in ("resume", "eval")] == ["resume"]
     assert read_meta(find_checkpoint(preset)) == read_meta(tmp_path / "run" / "checkpoint")
     assert memory_over(tmp_path, request).status().preset == "tiny"
 
@@ -185,3 +197,87 @@ def test_too_few_passages_are_refused_before_a_model_is_loaded(tmp_path, monkeyp
 def test_what_is_missing_or_misspelt_is_told_in_one_line(tmp_path, changes, error, message):
     with pytest.raises(error, match=message):
         train(request_for(tmp_path, "llama", "d2a", **changes), on_event=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("system", "reads"),
+    [("d2l", "raw"), ("d2l", "atoms"), ("reader", "atoms"), ("reader", "document"), ("blind", None)],
+)
+@pytest.mark.parametrize("recipe", ["d2a", "paper"])
+def test_what_the_memory_is_measured_against_trains_in_the_same_loop(tmp_path, system, reads, recipe):
+    events = []
+    request = request_for(tmp_path, "llama", recipe, system=system, reads=reads, overrides={"probe_from_step": 9})
+    checkpoint = train(request, on_event=events.append)
+    base = load_base(load_preset(str(tmp_path / "tiny.toml")), base_path=request.base_path, device="cpu")
+    module, meta = load_baseline(checkpoint, base)
+    assert (meta.system, meta.reads, meta.preset) == (system, reads or "", "tiny")
+    assert meta.training["held_out"]["step"] == 2 and meta.training["data"]["passages"] == 6
+    evaluation = next(e for e in events if e["event"] == "eval")
+    assert ("shuffled" in evaluation) == (system != "blind")
+    assert system != "reader" or evaluation["correct"] != evaluation["shuffled"]
+    assert not {"gate", "auroc"} & {*evaluation, *(e["event"] for e in events)}
+    assert any(p.abs().sum() > 0 for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("system", "reads", "message"),
+    [
+        ("d3l", None, "system must be one of doc2atom, d2l, reader, blind, got 'd3l'"),
+        ("d2l", "document", "system d2l reads raw or atoms, got 'document'"),
+        ("blind", "raw", "system blind reads nothing, got 'raw'"),
+    ],
+)
+def test_unknown_systems_are_refused(tmp_path, system, reads, message):
+    with pytest.raises(ConfigError, match=message):
+        train(request_for(tmp_path, "llama", "d2a", system=system, reads=reads), on_event=lambda _: None)
+
+
+def test_records_may_lie_in_shards_or_one_file_and_bring_a_manifest(tmp_path):
+    request = request_for(tmp_path, "llama", "paper", records=passages(8))
+    folder = tmp_path / "sharded"
+    write_records(folder / "a-00000.jsonl", passages(8)[:5])
+    write_records(folder / "a-00001.jsonl.gz", passages(8)[5:])
+    (folder / "manifest.json").write_text('{"sources": [], "held_out": {}}')
+    one_file = request.data / "r.jsonl.gz"
+    fingerprints = []
+    for number, data in enumerate((request.data, folder, one_file)):
+        meta = read_meta(train(replace(request, data=data, out=tmp_path / f"{number}"), on_event=lambda _: None))
+        fingerprints.append(meta.fingerprint)
+        assert meta.training["data"].get("manifest") == ({"sources": [], "held_out": {}} if data is folder else None)
+    assert len(set(fingerprints)) == 1
+
+
+def test_the_null_space_form_of_protection_trains(tmp_path):
+    overrides = {"protect_form": "null_space", "protect_size": 4, "loss.protect": 0.1}
+    plain = train(request_for(tmp_path, "qwen3", "paper", overrides={"loss.protect": 0.1}), on_event=lambda _: None)
+    plain = read_meta(plain).fingerprint
+    request = request_for(tmp_path, "qwen3", "paper", overrides=overrides, resume="never")
+    assert read_meta(train(request, on_event=lambda _: None)).fingerprint != plain
+
+
+def test_features_may_be_computed_in_every_step_and_give_the_same_memory(tmp_path):
+    fingerprints = set()
+    for home in ("auto", "live", "disk"):
+        request = request_for(tmp_path, "llama", "paper", overrides={"feature_home": home}, out=tmp_path / home)
+        network, _ = load_network(
+            train(request, on_event=lambda _: None),
+            load_base(load_preset(str(tmp_path / "tiny.toml")), base_path=request.base_path, device="cpu"),
+        )
+        fingerprints.add(round(sum(p.double().abs().sum().item() for p in network.parameters()), 2))
+    assert len(fingerprints) == 1
+
+
+def test_a_reranker_on_this_machine_takes_part(tmp_path, monkeypatch):
+    class Reranker:
+        def scores(self, question, texts, max_tokens):
+            return np.array([float(any(w in t for w in question.split())) for t in texts], dtype=np.float32)
+
+    states = []
+    for found in (None, Reranker()):
+        monkeypatch.setattr("training.build.find_reranker", lambda name, device, found=found: found)
+        events = []
+        request = request_for(tmp_path, "llama", "paper", overrides={"log_every": 1}, resume="never")
+        train(request, on_event=events.append)
+        states.append(next(e["state"] for e in events if e["event"] == "reranker"))
+        assert ("rerank" in next(e for e in events if e["event"] == "step")) == (found is not None)
+    assert states == ["off: not on this machine", "on"]

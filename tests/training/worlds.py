@@ -1,6 +1,9 @@
 """A tiny base with a memory over some records, ready for a training step."""
 
 import functools
+from dataclasses import replace
+
+import torch
 
 from models.base import FrozenBase
 from models.network import MemoryNetwork
@@ -19,33 +22,52 @@ SPECS = {
     "paper": tiny_spec("paper"),
     "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),
 }
+CONFIG = TrainConfig(global_batch=6, batch_route=18, share_sibling=0.34, share_absent=0.17)
 base_of = functools.cache(tiny_base)
 
 
-def cache_of(base: FrozenBase, spec: MemorySpec, records: list, **config: int) -> FeatureCache:
+def cache_of(
+    base: FrozenBase, spec: MemorySpec, records: list, *, teacher: bool = False, **config: int
+) -> FeatureCache:
     """Return the frozen features of some records."""
-    questions = [q for r in records for q in r.qa_pairs]
+    questions = [(r, q) for r in records for q in r.qa_pairs]
     return build_cache(
         base,
         spec,
         TrainConfig(**config),
         atoms=[a.content for r in records for a in r.atoms],
-        questions=[q.question for q in questions],
-        answers=[q.answers[0] if q.answers else "unanswerable" for q in questions],
+        questions=[q.question for _, q in questions],
+        answers=[q.answers[0] if q.answers else "unanswerable" for _, q in questions],
+        contexts=[r.context for r, _ in questions] if teacher else None,
     )
 
 
-def step_of(base: FrozenBase, network: MemoryNetwork, records: list) -> tuple[TrainStep, Sampler]:
+def step_of(
+    base: FrozenBase, network: MemoryNetwork, records: list, config: TrainConfig = CONFIG, *, teacher: bool = False
+) -> tuple[TrainStep, Sampler]:
     """Return a training step and its sampler over some records."""
     metadata = atom_metadata([a for r in records for a in r.atoms])
-    step = TrainStep(base, network, cache_of(base, network.spec, records), metadata)
-    return step, Sampler(build_episodes(records), base.device)
+    step = TrainStep(base, network, cache_of(base, network.spec, records, teacher=teacher), metadata, config)
+    return step, Sampler(build_episodes(records), config, base.device)
 
 
-def world(family: str, recipe: str, records: list) -> tuple[TrainStep, Sampler]:
+def world(
+    family: str, recipe: str, records: list, config: TrainConfig = CONFIG, *, teacher: bool = False
+) -> tuple[TrainStep, Sampler]:
     """Return a step over a seeded random memory; `recipe` names one of `SPECS`."""
     base = base_of(family)
-    return step_of(base, tiny_network(base, SPECS[recipe]).train(), records)
+    return step_of(base, tiny_network(base, SPECS[recipe]).train(), records, config, teacher=teacher)
+
+
+def over(step: TrainStep, network: MemoryNetwork, **config: object) -> TrainStep:
+    """Return a step over another memory, on the same features."""
+    return TrainStep(step.base, network, step.features, step.metadata_NM, replace(step.config, **config))
+
+
+def articles_of(records: list) -> torch.Tensor:
+    """Return the number of the article that each atom is from."""
+    titles = [r.title or str(i) for i, r in enumerate(records)]
+    return torch.tensor([titles.index(t) for t, r in zip(titles, records, strict=True) for _ in r.atoms])
 
 
 def library_over(base: FrozenBase, spec: MemorySpec, records: list) -> Library:
