@@ -27,6 +27,12 @@ def test_raising_one_source_may_bring_another_to_the_floor():
     assert mixture_shares({"a": 79, "b": 1, "c": 20}, floor=0.19) == pytest.approx({"a": 0.62, "b": 0.19, "c": 0.19})
 
 
+def test_raising_goes_on_until_nobody_is_below_the_floor():
+    # b is below 0.2; then c with 0.8 * 20 / 99 = 0.162, while d has 0.202; then d with 0.6 * 25 / 79 = 0.19.
+    shares = mixture_shares({"a": 54, "b": 1, "c": 20, "d": 25}, floor=0.2)
+    assert shares == pytest.approx({"a": 0.4, "b": 0.2, "c": 0.2, "d": 0.2})
+
+
 def test_explicit_weights_are_shares_whatever_the_sizes():
     assert mixture_shares({"a": 1, "b": 900, "c": 5}, {"a": 3, "b": 1}) == {"a": 0.75, "b": 0.25}
 

@@ -139,7 +139,7 @@ def download(hub: HubFiles, split: str, name: str) -> list[Path]:
     try:
         folder = snapshot_download(hub.repo_id, repo_type="dataset", revision=hub.revision, allow_patterns=pattern)
     except Exception as error:  # httpx, hub and file system errors share no base class
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise DataError(f"{name} cannot be fetched from the Hugging Face hub: {reason}", hint=hint) from error
     files = sorted(Path(folder).glob(pattern))
     if not files:

@@ -35,8 +35,7 @@ def mixture_shares(
         return _explicit(sizes, weights)
     if not 0 <= floor * len(sizes) <= 1:
         raise ConfigError(f"mixture: floor must be in [0, 1/{len(sizes)}], got {floor}")
-    total = sum(sizes.values())
-    raised = {name for name, size in sizes.items() if size < floor * total}
+    raised: set[str] = set()
     # Raising one share lowers the others, which may then need raising as well.
     while more := _below(sizes, raised, floor):
         raised |= more
