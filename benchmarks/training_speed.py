@@ -33,13 +33,12 @@ from models.base import FrozenBase, load_base
 from models.injection import ComposedAdapter, LayerPrefix, attached
 from models.network import MemoryNetwork
 from models.presets import load_preset
-from models.prompts import REFUSAL
 from models.router import atom_metadata
 from training.batches import Batch, Sampler
+from training.build import Material
 from training.config import TrainConfig, load_config
 from training.curriculum import Phase
-from training.episodes import build_episodes
-from training.features import FeatureCache, LiveFeatures, Texts, build_cache
+from training.features import FeatureCache, LiveFeatures, build_cache
 from training.losses import distill_topk_loss, lm_loss
 from training.records import read_records
 from training.step import TrainStep
@@ -98,17 +97,6 @@ def first_records(records: Sequence[AnnotationRecord], num_questions: int | None
     """Return the first passages that have `num_questions` questions together, or all."""
     total = accumulate(len(r.qa_pairs) for r in records)
     return [r for r, count in zip(records, total, strict=True) if num_questions is None or count <= num_questions]
-
-
-def texts_of(records: Sequence[AnnotationRecord]) -> Texts:
-    """Return what the features of some records are made of, the teacher's documents included."""
-    pairs = [(r, q) for r in records for q in r.qa_pairs]
-    return Texts(
-        atoms=[a.content for r in records for a in r.atoms],
-        questions=[q.question for _, q in pairs],
-        answers=[min(q.answers, key=len) if q.answers else REFUSAL for _, q in pairs],
-        contexts=[r.context for r, _ in pairs],
-    )
 
 
 def seconds_each(prepare: Callable[[Any], Callable[[], object]], items: Sequence[Any], device: torch.device) -> float:
@@ -188,8 +176,9 @@ def measure(
     """Time all kinds of step over the same batches."""
     spec = load_preset(config.model).spec(config.recipe)
     metadata_NM = atom_metadata([a for r in records for a in r.atoms]).to(base.device)
+    material = Material.of(records, seed=config.seed)
     start = time.perf_counter()
-    cache = build_cache(base, spec, config, **vars(texts_of(records)), home=config.feature_home, folder=folder)
+    cache = build_cache(base, spec, config, **vars(material.texts), home=config.feature_home, folder=folder)
     _wait(base.device)
     build_s = time.perf_counter() - start
 
@@ -197,9 +186,9 @@ def measure(
         torch.manual_seed(config.seed)
         return TrainStep(base, MemoryNetwork(spec, base).to(base.device), features, metadata_NM, config)
 
-    cached, live = step_with(cache), step_with(LiveFeatures(base, spec, config, texts_of(records)))
+    cached, live = step_with(cache), step_with(LiveFeatures(base, spec, config, material.texts))
     phase = config.phase_at(config.max_steps, 1.0)
-    sampler, batches = Sampler(build_episodes(records), config, base.device), []
+    sampler, batches = Sampler(material.episodes, config, base.device), []
 
     def draw(number: int) -> Callable[[], None]:
         return lambda: batches.append(sampler.collate(sampler.plan(number), cached.nearest))

@@ -43,7 +43,7 @@ def choose_home(home: str, size: int, device: torch.device, *, on_disk: bool) ->
         ConfigError: An unknown home, or one that needs a folder.
     """
     if home not in HOMES:
-        raise ConfigError(f"train: feature_home must be one of {', '.join(HOMES)}, got {home!r}")
+        raise ConfigError(f"train: feature_home must be live or one of {', '.join(HOMES)}, got {home!r}")
     if home == "auto":
         free = {"device": free_host_bytes()}
         if device.type == "cuda":
