@@ -273,6 +273,12 @@ def test_a_document_is_read_as_written_or_atom_by_atom(form, text):
     assert text in base_of("llama").tokenizer.decode(system.chunks[0][0])
 
 
+def test_a_long_document_is_cut_after_its_last_token():
+    documents = Documents.of([make_record("T", ["A b c.", "D e."], []), make_record("T", ["A b."], [])])
+    # a token a character
+    assert documents.cut(base_of("llama").tokenizer, 4).texts == ["A b ", "A b."]
+
+
 def test_untitled_passages_are_articles_of_their_own():
     records = [make_record(title, ["A.", "B."], []) for title in ("", "T", "", "T")]
     documents = Documents.of(records)

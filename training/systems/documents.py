@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedTokenizerBase
 
 from models.atoms import AnnotationRecord
 from models.errors import ConfigError
@@ -42,3 +44,14 @@ class Documents:
             passage_of_atom=[p for p, r in enumerate(records) for _ in r.atoms],
             article_of_atom=[articles[p] for p, r in enumerate(records) for _ in r.atoms],
         )
+
+    def cut(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> Documents:
+        """Return the documents with at most `max_tokens` tokens each, cut at the end of the last one's text."""
+        texts = []
+        for text in self.texts:
+            ids = tokenizer(
+                text, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True
+            )
+            spans = ids["offset_mapping"]
+            texts.append(text if len(spans) < max_tokens else text[: spans[-1][1]])
+        return replace(self, texts=texts)

@@ -18,7 +18,7 @@ def asked_passages(batch: Batch, passage_of_atom_N: Tensor) -> Tensor:
     """Return the passage that each language-model row is asked of, `[B]`.
 
     The row's own passage stands in its first column; where it is left out, the passage of the best candidate by
-    BM25 takes its place.
+    BM25 takes its place, for which the batch must hold candidates of other passages.
     """
     rows = slice(0, batch.num_lm)
     best_B = batch.lexical_BC[rows].masked_fill(~batch.valid_BC[rows], -1).argmax(-1)
