@@ -80,9 +80,8 @@ def sampler_of(records=RECORDS):
 
 def drawn(step=0, *, part=None):
     """Return a batch with near misses and absent documents in it."""
-    sampler = sampler_of()
-    plan = sampler.plan(step)
-    return sampler.collate(plan.part(*part) if part else plan, sampler.e["library_rows"].__getitem__)
+    plan = sampler_of().plan(step)
+    return sampler_of().collate(plan.part(*part) if part else plan, None)
 
 
 def answerable(records=RECORDS):
