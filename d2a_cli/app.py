@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from d2a_cli import _errors, _output
-from d2a_cli.commands import ask, atoms, config, docs, doctor, export, ingest, status, train
+from d2a_cli.commands import annotate, ask, atoms, config, docs, doctor, export, ingest, status, train
 
 
 class _Commands(TyperGroup):
@@ -51,6 +51,7 @@ app.command("ask", cls=ask.QuestionCommand, epilog=ask.EPILOG)(ask.ask)
 app.command("atoms")(atoms.atoms)
 app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
+app.command("annotate")(annotate.annotate)
 app.command("train")(train.train)
 app.command("export")(export.export)
 docs_app.command("list")(docs.list_documents)

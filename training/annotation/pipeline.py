@@ -15,7 +15,7 @@ from pathlib import Path
 from models.atoms import AnnotationRecord
 from training.annotation import Annotator, DiscardedSampleError
 from training.annotation.filters import usable
-from training.annotation.shards import Plan, contexts_hash, open_folder, read_shards, write_shard
+from training.annotation.shards import Plan, contexts_hash, finished_shards, open_folder, read_shards, write_shard
 from training.datasets.context import Context
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,14 @@ def plan_of(contexts: Sequence[Context], annotator: Annotator, *, shard_size: in
         num_contexts=len(contexts),
         shard_size=shard_size,
     )
+
+
+def remaining(
+    contexts: Sequence[Context], annotator: Annotator, out: Path, *, shard_size: int = SHARD_SIZE
+) -> list[Context]:
+    """Return the contexts whose shards a run that goes on in `out` has yet to write."""
+    finished = finished_shards(out, plan_of(contexts, annotator, shard_size=shard_size))
+    return [context for place, context in enumerate(contexts) if place // shard_size not in finished]
 
 
 def annotate_contexts(

@@ -92,7 +92,7 @@ def open_folder(folder: Path, plan: Plan, *, resume: bool) -> set[int]:
         DataError: `resume`, and the folder holds shards of another plan.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known = _read_plan(folder)
+    known = _read_plan(folder) if resume else None
     if not resume:
         for path in (*folder.glob("shard-*.jsonl"), *folder.glob("shard-*.tmp")):
             path.unlink()
@@ -105,6 +105,13 @@ def open_folder(folder: Path, plan: Plan, *, resume: bool) -> set[int]:
     temporary = folder / f"{PLAN_FILE}.tmp"
     temporary.write_text(json.dumps(asdict(plan), indent=2) + "\n", encoding="utf-8")
     os.replace(temporary, folder / PLAN_FILE)
+    return finished_shards(folder, plan)
+
+
+def finished_shards(folder: Path, plan: Plan) -> set[int]:
+    """Return the numbers of the shards of a plan that a folder already holds."""
+    if _read_plan(folder) != plan:
+        return set()
     return {number for number in range(plan.num_shards) if shard_path(folder, number).is_file()}
 
 
@@ -114,6 +121,4 @@ def _read_plan(folder: Path) -> Plan | None:
     except FileNotFoundError:
         return None
     except (OSError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{folder / PLAN_FILE} is damaged: {error}", hint="Start over with --no-resume in another folder"
-        ) from error
+        raise DataError(f"{folder / PLAN_FILE} is damaged: {error}", hint="Start over with --no-resume") from error

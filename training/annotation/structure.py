@@ -13,7 +13,8 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from models.atomizer import Atomizer
-from models.atomizer.entities import common_words, entities, key, subject
+from models.atomizer.entities import common_words, entities, key, opener_end, subject
+from models.atomizer.semantics import YEAR
 from models.atoms import Atom, Relation
 from models.documents import Document, Page
 from training.datasets.context import Context, Paragraph
@@ -74,10 +75,11 @@ def _bridged(atoms: Sequence[Atom], home: Sequence[int], context: Context) -> tu
     titles = {title: number for title, number in titles.items() if len(title) >= MIN_NAME_CHARS}
     mentions: dict[str, dict[int, int]] = {title: {} for title in titles}
     for index, atom in enumerate(atoms):
-        names = {key(name) for name in entities(atom.content, common)}
+        # One capitalised word is too often a nationality or a country, which half of the paragraphs share.
+        names = {key(name) for name in entities(atom.content, common) if " " in name}
         content = atom.content.casefold()
         names |= {t for t, number in titles.items() if number == home[index] or _mentions(content, t)}
-        for name in sorted(n for n in names if len(n) >= MIN_NAME_CHARS):
+        for name in sorted(names):
             mentions.setdefault(name, {}).setdefault(home[index], index)
     links: list[dict[int, None]] = [{} for _ in atoms]
     for places in mentions.values():
@@ -99,8 +101,8 @@ def _linked(atom: Atom, kind: str, targets: Iterable[int]) -> Atom:
 def split_quantities(atoms: Sequence[Atom]) -> tuple[Atom, ...]:
     """Take atoms with several quantities apart at the breaks between clauses, so that each piece has one.
 
-    Quantities that no break parts (`from 3 to 5`) stay together, and so do the rows of tables. The first piece
-    takes the place of its atom in the relations of others; the other pieces elaborate it.
+    Quantities that no break parts (`3 to 5`), ranges and bare lists stay together, and so do rows of tables. The
+    first piece takes the place of its atom in the relations of others; the other pieces elaborate it.
     """
     pieces = [_pieces(atom) for atom in atoms]
     places = accumulate((len(parts) for parts in pieces), initial=0)
@@ -123,12 +125,14 @@ def _pieces(atom: Atom) -> list[Atom]:
     if len(ranges) == 1:
         return [atom]
     prefix = atom.content.removesuffix(body)
-    name = subject(body, frozenset())
+    # What a sentence opens with (`In 1981,`) holds for all its clauses, and so does its subject.
+    opener, name = body[: opener_end(body)], subject(body, frozenset())
     pieces = []
     for number, (start, end) in enumerate(ranges):
         clause = " ".join(atom.source_span[start:end].split())
-        lead = f"{name}: " if number and name and key(name) not in clause.lower() else ""
-        content = f"{prefix}{lead}{clause}"
+        lead = f"{name}: " if name and key(name) not in clause.lower() else ""
+        when = "" if YEAR.search(opener) and YEAR.search(clause) else opener
+        content = f"{prefix}{when}{lead}{clause}" if number else f"{prefix}{clause}"
         pieces.append(
             replace(
                 atom,
@@ -147,9 +151,10 @@ def _clauses(sentence: str) -> list[tuple[int, int]]:
     """Return the ranges into which the breaks between its quantities cut a sentence."""
     ranges = []
     start = 0
-    for before, after in pairwise(_QUANTITY.finditer(sentence)):
+    for before, after in pairwise(_QUANTITY.finditer(sentence, opener_end(sentence))):
         breaks = list(_CLAUSE_BREAK.finditer(sentence, before.end(), after.start()))
-        if not breaks or _RANGE_BEGINS.search(sentence[start : breaks[-1].start()]):
+        is_list = breaks and breaks[-1].span() == (before.end(), after.start())
+        if not breaks or is_list or _RANGE_BEGINS.search(sentence[start : breaks[-1].start()]):
             continue
         cut = breaks[-1]
         if _is_piece(sentence[start : cut.start()]) and _is_piece(sentence[cut.end() :]):
