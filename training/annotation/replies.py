@@ -81,7 +81,7 @@ def _questions(reply: str) -> Iterator[tuple[dict[str, str], str]]:
     """Yield the attributes and the inside of each question that is closed before the next one begins."""
     opens = list(_QUESTION_OPEN.finditer(reply))
     ends = [*(o.start() for o in opens[1:]), len(reply)]
-    for opening, end in zip(opens, ends, strict=True):
+    for opening, end in zip(opens, ends, strict=False):
         close = _QUESTION_CLOSE.search(reply, opening.end(), end)
         if close:
             found = _ATTRIBUTE.finditer(opening[1])
