@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import ConfigError
-from models.presets import RECIPES
+from models.presets import RECIPES, load_preset
 from training.curriculum import LossWeights, Phase, Stage, check_weight, parse_stages, phase_at
 
 PROTECT_FORMS = ("l2", "null_space")
@@ -183,6 +183,13 @@ def load_config(name: str, *, recipe: str | None = None) -> TrainConfig:
     for layer in layers:
         merged = _merged(merged, layer)
     return _from_dict({**merged, "recipe": chosen}, where=f"config {name}")
+
+
+def config_for(model: str) -> str:
+    """Return the name of the configuration that trains a preset where none is named: its own, or its recipe's."""
+    if (resources.files("training") / "configs" / f"{model}.toml").is_file():
+        return model
+    return f"recipes/{load_preset(model).default_recipe}"
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

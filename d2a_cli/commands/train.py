@@ -1,72 +1,124 @@
-"""`d2a train`: encoder head, compiler and router of a preset."""
+"""`d2a train`: encoder head, compiler and router of a preset, or one of the systems it is measured against."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from d2a_cli import _options, _output, _settings
+from d2a_cli._dashboard import OnEvent, training_progress
 
 
 def train(
-    data: Annotated[Path, typer.Option(help="Folder of training records, or of raw sets to make them from.")],
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Training config: a shipped one or the path of a TOML; default: the model's.", metavar="CONFIG"
-        ),
+    data: Annotated[
+        Path, typer.Option(help="Folder of training records (JSONL, plain, gzipped or in shards), or of raw sets.")
+    ],
+    config: Annotated[
+        str | None, typer.Option(help="Training config: a shipped one or the path of a TOML; default: the model's.")
+    ] = None,
+    recipe: Annotated[
+        Literal["paper", "d2a"] | None, typer.Option(help="Published recipe or ours; default: the config's.")
+    ] = None,
+    system: Annotated[
+        Literal["doc2atom", "d2l", "reader", "blind"],
+        typer.Option(help="The memory, or what it is measured against, in the same loop."),
+    ] = "doc2atom",
+    documents: Annotated[
+        Literal["raw", "atoms"] | None, typer.Option(help="What --system d2l reads; default: raw.")
+    ] = None,
+    prompt: Annotated[
+        Literal["atoms", "document"] | None, typer.Option(help="What --system reader reads; default: atoms.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/CONFIG.")] = None,
+    resume: Annotated[
+        str, typer.Option(metavar="auto|never|PATH", help="Go on from the newest training state of --out, or another.")
+    ] = "auto",
     max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps.")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    tracker: Annotated[
+        Literal["tensorboard", "wandb", "trackio"] | None, typer.Option(help="Also log to this tracker.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check configuration and data, estimate memory and time, train nothing.")
+    ] = False,
     register: Annotated[bool, typer.Option(help="Let ingest and ask use the finished checkpoint from now on.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Write one JSON object an event to stdout.")] = False,
     model: _options.Model = None,
+    base: Annotated[Path | None, typer.Option("--base", help="Local folder of the base model.")] = None,
     device: _options.DeviceChoice = None,
 ) -> None:
     """Train the memory of a base model.
 
-    Prints the folder of the checkpoint.
+    Prints the folder of the checkpoint. On several GPUs: torchrun --nproc_per_node 8 -m d2a_cli.app train …
     """
+    from training.config import config_for
     from training.run import TrainRequest
     from training.run import train as run_training
 
-    settings = _settings.load({"preset": model, "device": device}).memory_config()
-    name = name or settings.preset
+    settings = _settings.load({"preset": model, "device": device, "base_path": base}).memory_config()
+    name = config or config_for(settings.preset)
     request = TrainRequest(
         config=name,
         data=data,
-        out=out or Path("runs") / Path(name).stem,
-        model=model,
+        out=out or Path("runs") / Path(config or settings.preset).stem,
+        model=model if config is not None else settings.preset,
+        recipe=recipe,
+        system=system,
+        reads={"d2l": documents, "reader": prompt}.get(system),
         device=settings.device,
         max_steps=max_steps,
         max_minutes=max_minutes,
         seed=seed,
         base_path=settings.base_path,
+        resume=resume,
+        tracker=tracker,
         register=register,
     )
-    folder = run_training(request, on_event=_write_event if json else _print_event)
-    if not json:
+    if dry_run:
+        _show_estimate(request, json)
+        return
+    with _progress(json) as on_event:
+        folder = run_training(request, on_event=on_event)
+    if not json and os.environ.get("RANK", "0") == "0":
         _output.line(folder)
 
 
-def _write_event(event: dict[str, Any]) -> None:
-    _output.emit_json(event, indent=None)
+@contextmanager
+def _progress(json: bool) -> Iterator[OnEvent]:
+    if json:
+        yield lambda event: _output.emit_json(event, indent=None)
+        return
+    with training_progress() as on_event:
+        yield on_event
 
 
-def _print_event(event: dict[str, Any]) -> None:
-    _output.note(event_line(event))
+def _show_estimate(request: Any, json: bool) -> None:
+    from training.dry_run import dry_run
+
+    found = dry_run(request)
+    if json:
+        _output.emit_json(found)
+        return
+    for line in estimate_lines(found):
+        _output.line(line)
 
 
-def event_line(event: Mapping[str, Any]) -> str:
-    """Return `step 120: loss 2.31, routing 0.2114`: the event, its step, then its other plain fields."""
-    name = " ".join(str(event[key]) for key in ("event", "step") if key in event)
-    plain = {k: v for k, v in event.items() if k not in ("event", "step") and isinstance(v, str | int | float)}
-    fields = ", ".join(
-        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in plain.items()
-    )
-    return f"{name}: {fields}" if fields else name
+def estimate_lines(found: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return `memory.features: 1.2 GiB` and the like; nested tables by dotted names, bytes and seconds readable."""
+    lines: list[str] = []
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            lines += estimate_lines(value, f"{prefix}{key}.")
+        elif key.endswith("_bytes"):
+            lines.append(f"{prefix}{key.removesuffix('_bytes')}: {value / 2**30:.2f} GiB")
+        elif isinstance(value, float):
+            lines.append(f"{prefix}{key}: {value:.4g}")
+        else:
+            lines.append(f"{prefix}{key}: {value}")
+    return lines

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from d2a_cli import _output
-from d2a_cli.commands.train import event_line
+from d2a_cli._dashboard import event_line
 
 Run = Callable[..., Any]
 
@@ -105,20 +105,49 @@ def test_train_prints_progress_on_stderr_and_the_folder_on_stdout(d2a: Run, trai
     assert (result.exit_code, result.stdout) == (0, "runs/done\n")
     assert result.stderr.splitlines() == ["start: num_steps 2", "step 1: loss 2.346, top_k 8"]
     request = training[0]
-    assert (request.config, request.model, request.device, request.register) == ("smollm2", None, "auto", True)
+    assert (request.config, request.model, request.device, request.register) == ("smollm2", "smollm2", "auto", True)
     assert (request.data, request.out) == (Path("records"), Path("runs/smollm2"))
     assert (request.max_steps, request.max_minutes, request.seed) == (2, None, 7)
 
 
 def test_train_json_is_one_object_a_line(d2a: Run, training: list[Any]) -> None:
-    result = d2a("train", "mine.toml", "--model", "qwen", "--json", "--no-register", "--data", "records")
+    options = ["--config", "mine.toml", "--model", "qwen", "--recipe", "paper", "--tracker", "trackio"]
+    result = d2a("train", *options, "--json", "--no-register", "--data", "records", "--resume", "never")
     events = [json.loads(line) for line in result.stdout.splitlines()]
     assert [e["event"] for e in events] == ["start", "step"]
     assert result.stderr == ""
     request = training[0]
     assert (request.config, request.model, request.register) == ("mine.toml", "qwen", False)
+    assert (request.recipe, request.tracker, request.resume) == ("paper", "trackio", "never")
     assert request.out == Path("runs/mine")
     assert d2a("train").exit_code == 2  # nothing to train on
+
+
+@pytest.mark.parametrize(
+    ("options", "reads"),
+    [
+        (["--system", "d2l", "--documents", "atoms"], "atoms"),
+        (["--system", "reader", "--prompt", "document"], "document"),
+        (["--system", "blind"], None),
+    ],
+)
+def test_train_takes_the_systems_that_the_memory_is_measured_against(
+    d2a: Run, training: list[Any], options: list[str], reads: str | None
+) -> None:
+    assert d2a("train", "--data", "records", *options).exit_code == 0
+    assert (training[0].system, training[0].reads) == (options[1], reads)
+    assert d2a("train", "--data", "records", "--system", "nonesuch").exit_code == 2
+
+
+def test_a_dry_run_prints_its_facts_on_stdout_and_trains_nothing(
+    d2a: Run, training: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"model": "smollm2", "memory": {"sum_bytes": 3 * 2**30}, "time": {"hours_estimate": 1.23456}}
+    monkeypatch.setattr("training.dry_run.dry_run", lambda request: facts)
+    result = d2a("train", "--data", "records", "--dry-run")
+    assert result.stdout.splitlines() == ["model: smollm2", "memory.sum: 3.00 GiB", "time.hours_estimate: 1.235"]
+    assert json.loads(d2a("train", "--data", "records", "--dry-run", "--json").stdout) == facts
+    assert training == []
 
 
 def test_event_line_shows_fields_it_does_not_know() -> None:
