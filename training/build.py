@@ -98,7 +98,8 @@ class Builder:
 
     Args:
         reads: Of `READS[system]`.
-        features_folder: Where frozen features are kept and shared between processes; None keeps none.
+        features_folder: Where frozen features go that fit no memory; None has no room for them.
+        share_features: Keep them there in any case, so that of several processes one computes.
     """
 
     system: str
@@ -108,6 +109,7 @@ class Builder:
     config: TrainConfig
     emit: Emit
     features_folder: Path | None = None
+    share_features: bool = False
 
     def module(self) -> nn.Module:
         """Return what is trained and saved, untrained."""
@@ -193,6 +195,7 @@ class Builder:
             contexts=texts.contexts,
             home=self.config.feature_home,
             folder=self.features_folder,
+            share=self.share_features,
             on_progress=lambda part: self.emit(
                 {"event": "cache", "done": part, "seconds": round(time.monotonic() - started, 1)}
             ),

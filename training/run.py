@@ -144,7 +144,6 @@ def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit,
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
     base = load_base(preset, base_path=request.base_path, device=world.device)
-    shared_features = world.size > 1 or config.feature_home == "disk"
     builder = Builder(
         system=request.system,
         reads=check_system(request.system, request.reads),
@@ -152,7 +151,8 @@ def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit,
         spec=spec,
         config=config,
         emit=emit,
-        features_folder=request.out / "features" if shared_features else None,
+        features_folder=request.out / "features",
+        share_features=world.size > 1,
     )
     module = builder.module()
     emit(

@@ -96,7 +96,7 @@ def test_rows_in_host_memory_are_moved_to_the_device():
 def test_every_home_gives_a_gpu_the_same(tmp_path):
     base = tiny_base("llama")
     base.model.to("cuda")
-    first, *others = [cached(base, tiny_spec("d2a"), TrainConfig(), home=h, folder=tmp_path) for h in HOMES]
+    first, *others = [cached(base, tiny_spec("d2a"), TrainConfig(), home=h, folder=tmp_path, share=True) for h in HOMES]
     assert [c._state_TD.device.type for c in (first, *others)] == ["cuda", "cpu", "cpu"]
     assert others[0]._state_TD.is_pinned() and not others[1]._state_TD.is_pinned()
     for other in others:
@@ -266,6 +266,21 @@ def test_a_second_run_finds_the_file_of_the_first_and_computes_nothing(tmp_path,
         assert again.home == home
         for ours, theirs in zip(everything(again), everything(first), strict=True):
             torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+def test_a_file_is_kept_where_it_is_the_home_or_is_shared(tmp_path):
+    base, spec, config = base_of("llama"), tiny_spec("d2a"), TrainConfig()
+    assert cached(base, spec, config, home="auto", folder=tmp_path).home == "device"
+    assert list(tmp_path.iterdir()) == []
+    assert cached(base, spec, config, home="auto", folder=tmp_path, share=True).home == "device"
+    (path,) = tmp_path.glob("*.safetensors")
+    assert is_complete(path)
+
+
+def test_auto_goes_to_disk_where_memory_is_short(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "free_host_bytes", lambda: 1000)
+    assert cached(base_of("llama"), tiny_spec("d2a"), TrainConfig(), home="auto", folder=tmp_path).home == "disk"
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
 def test_the_file_is_safetensors_and_maps_its_large_tensors(tmp_path):

@@ -7,6 +7,7 @@ prompts' common head once, each question's own part once, and the replies; a row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -126,6 +127,7 @@ def build_cache(
     contexts: Sequence[str] | None = None,
     home: str = "device",
     folder: Path | None = None,
+    share: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> FeatureCache:
     """Run the frozen base over everything once, or find what an earlier run left.
@@ -134,23 +136,29 @@ def build_cache(
         answers: One target a question; unanswerable ones give the refusal.
         contexts: The document that the teacher reads, one a question; None for no teacher.
         home: Where the large tensors stay: `device`, `pinned`, `disk`, or `auto` by size against free memory.
-        folder: Where feature files are kept for the next run, each under the key of what it holds; None keeps none.
+        folder: Where feature files are found and, where the home is on disk, kept, each under the key of its contents.
+        share: Keep a file whatever the home, so that of several processes one computes.
         on_progress: Called with the name of each finished part.
 
     Raises:
         ConfigError: An unknown home, or a folder that is missing where it is needed or cannot be written.
     """
     texts = Texts(atoms=atoms, questions=questions, answers=answers, contexts=contexts)
-    if folder is None:
-        live = LiveFeatures(base, spec, config, texts)
-        home = choose_home(home, num_bytes(layout(live)), base.device, on_disk=False)
-        tensors = allocate(layout(live), home, base.device)
-        _fill(tensors, live, on_progress)
-    else:
-        path = _kept(base, spec, config, texts, folder, on_progress)
-        home = choose_home(home, path.stat().st_size, base.device, on_disk=True)
-        tensors = open_file(path)
-    return FeatureCache(tensors, home=home, device=base.device)
+    key, about = cache_key(base, spec, config, texts)
+    path = None if folder is None else folder / f"{key}.safetensors"
+    live = cache(lambda: LiveFeatures(base, spec, config, texts))  # tokenising is not free either
+    if path is None or not (share or is_complete(path)):
+        chosen = choose_home(home, num_bytes(layout(live())), base.device, on_disk=path is not None)
+        if chosen != "disk":
+            tensors = allocate(layout(live()), chosen, base.device)
+            _fill(tensors, live(), on_progress)
+            return FeatureCache(tensors, home=chosen, device=base.device)
+    with claimed(path):
+        if not is_complete(path):
+            with new_file(path, layout(live()), about) as tensors:
+                _fill(tensors, live(), on_progress)
+    chosen = choose_home(home, path.stat().st_size, base.device, on_disk=True)
+    return FeatureCache(open_file(path), home=chosen, device=base.device)
 
 
 def layout(live: LiveFeatures) -> Layout:
@@ -177,25 +185,6 @@ def layout(live: LiveFeatures) -> Layout:
         "teacher_log_tail": ((num_taught,), torch.float32),
         "teacher_offset": ((num_questions + 1 if tokens.teacher else 1,), torch.int64),
     }
-
-
-def _kept(
-    base: FrozenBase,
-    spec: MemorySpec,
-    config: TrainConfig,
-    texts: Texts,
-    folder: Path,
-    on_progress: Callable[[str], None],
-) -> Path:
-    """Return the file of these features, made first where it is not there."""
-    key, about = cache_key(base, spec, config, texts)
-    path = folder / f"{key}.safetensors"
-    with claimed(path):  # of several processes one computes, and the others find it done
-        if not is_complete(path):
-            live = LiveFeatures(base, spec, config, texts)
-            with new_file(path, layout(live), about) as tensors:
-                _fill(tensors, live, on_progress)
-    return path
 
 
 def _fill(tensors: dict[str, Tensor], live: LiveFeatures, on_progress: Callable[[str], None]) -> None:
