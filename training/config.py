@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import ConfigError
-from models.presets import RECIPES, load_preset
+from models.presets import RECIPES, MemorySpec, load_preset
 from training.curriculum import LossWeights, Phase, Stage, check_weight, parse_stages, phase_at
 
 PROTECT_FORMS = ("l2", "null_space")
@@ -131,6 +131,11 @@ class TrainConfig:
         """Return the losses that any stage switches on."""
         return frozenset().union(*(stage.active(asdict(self.loss)) for stage in self.stages))
 
+    def memory_spec(self) -> MemorySpec:
+        """Return the memory's shape: that of preset and recipe, with this configuration's overrides."""
+        shape = load_preset(self.model).spec(self.recipe).to_dict()
+        return MemorySpec.from_dict(_overlaid(shape, self.memory))
+
     def phase_at(self, step: int, progress: float) -> Phase:
         """Return what holds at optimiser step `step` and share `progress` of the run."""
         return phase_at(self.stages, asdict(self.loss), step, progress, gold_forcing=self.gold_forcing)
@@ -196,6 +201,12 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
     """Return both, `over` winning; tables merge key by key, but what is chosen whole replaces."""
     both = {k: (under[k], v) for k, v in over.items() if k in ("loss", "memory") and isinstance(under.get(k), dict)}
     nested = {k: _merged(u, v) if isinstance(v, dict) else v for k, (u, v) in both.items()}
+    return {**under, **over, **nested}
+
+
+def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables with those of `over` on top; a key that only `over` has is kept, to be refused by name."""
+    nested = {k: _overlaid(under[k], v) for k, v in over.items() if isinstance(v, dict) and k in under}
     return {**under, **over, **nested}
 
 

@@ -35,7 +35,7 @@ def dry_run(request: TrainRequest) -> dict[str, Any]:
     from training.build import Builder, Material, check_system
     from training.features import LiveFeatures
     from training.loop import num_parts
-    from training.run import check_enough, load_data, memory_spec, split_records
+    from training.sources import check_enough, load_data, split_records
     from training.state import find_state
     from training.world import World
 
@@ -44,7 +44,7 @@ def dry_run(request: TrainRequest) -> dict[str, Any]:
     records, files = load_data(request.data, config, lambda event: None)
     held_out, kept = split_records(records, config)
     check_enough(request.data, held_out, kept)
-    spec, world = memory_spec(config), World(request.device)
+    spec, world = config.memory_spec(), World(request.device)
     base = shape_of_base(request, config)
     with torch.device("meta"):
         builder = Builder(

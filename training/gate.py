@@ -153,8 +153,7 @@ def refit(data: Path, folder: Path, *, max_questions: int, batch_size: int) -> d
     from models.checkpoint import load_network, read_meta, save_network
     from models.presets import load_preset
     from training.config import load_config
-    from training.records import read_records
-    from training.run import split_records
+    from training.sources import load_data, split_records
 
     meta = read_meta(folder)
     # What decides the split; the rest of the configuration may have had other fields when this was trained.
@@ -162,7 +161,7 @@ def refit(data: Path, folder: Path, *, max_questions: int, batch_size: int) -> d
     config = load_config(meta.preset).with_overrides(kept)
     base = load_base(load_preset(meta.preset))
     network, _ = load_network(folder, base)
-    held_out, _ = split_records(read_records(data / config.records), config)
+    held_out, _ = split_records(load_data(data, config, lambda _: None)[0], config)
     library = Library(base, network, held_out)
     library.compile()
     gate, figures = fit_gate(library, seed=config.seed, max_questions=max_questions, batch_size=batch_size)

@@ -98,7 +98,7 @@ class Trainer:
         self.module, self.optimiser = world.prepare(
             system, optimiser, num_parts=self.num_parts, max_grad_norm=self.config.max_grad_norm
         )
-        if restored is not None:
+        if restored is not None and restored.optimiser:
             load_optimiser(self.optimiser, restored.optimiser)
         self.started = self.logged_at = time.monotonic()
         self.logged_step = self.step
@@ -246,7 +246,8 @@ class Trainer:
                 step=self.step,
                 seconds=self.seconds,
                 weights=copied(self.system.state_dict()),
-                optimiser=optimiser_tensors(self.optimiser),
+                # DeepSpeed parts the moments among processes: a run that goes on under it begins with new ones.
+                optimiser={} if self.world.uses_deepspeed else optimiser_tensors(self.optimiser),
                 best=self.best.figures if self.best.weights else {},
                 best_weights=self.best.weights,
                 strikes=self.best.strikes,

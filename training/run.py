@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from models.atoms import AnnotationRecord
-    from training.build import Builder
+    from models.network import MemoryNetwork
+    from training.build import Builder, Material
     from training.world import World
 
 Event = dict[str, Any]
@@ -129,50 +129,20 @@ def _events(
 
 
 def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit, start: Path | None) -> Path:
-    import torch
+    from training.build import Material, episodes_file
+    from training.loop import StateFiles, Trainer
+    from training.sources import check_enough, load_data, split_records
 
-    from models.base import load_base
-    from models.presets import load_preset
-    from training.build import Builder, Material, check_system, episodes_file
-    from training.loop import StateFiles, Trainer, num_parts
-
-    records, files = load_data(request.data, config, emit)
-    held_out, kept = split_records(records, config)
-    check_enough(request.data, held_out, kept)
-    preset = load_preset(config.model)
-    spec = memory_spec(config)
-    torch.manual_seed(config.seed)
-    torch.set_float32_matmul_precision("high")
-    base = load_base(preset, base_path=request.base_path, device=world.device)
-    builder = Builder(
-        system=request.system,
-        reads=check_system(request.system, request.reads),
-        base=base,
-        spec=spec,
-        config=config,
-        emit=emit,
-        features_folder=request.out / "features",
-        share_features=world.size > 1,
-    )
-    module = builder.module()
-    emit(
-        {
-            "event": "start",
-            "system": request.system,
-            "device": str(base.device),
-            "dtype": str(base.dtype),
-            "processes": world.size,
-            "parts": num_parts(config, world.size),
-            "passages": len(kept),
-            "held_out": len(held_out),
-            "parameters": sum(p.numel() for p in module.parameters()),
-            "spec": spec.to_dict(),
-        }
-    )
-    cache = episodes_file(files[0].parent, config, kept) if world.size == 1 else None
-    material = Material.of(kept, seed=config.seed, cache=cache)
-    emit({"event": "episodes", "count": len(material.episodes.kind)})
+    with world.main_first():
+        records, files = load_data(request.data, config, emit)
+        held_out, kept = split_records(records, config)
+        check_enough(request.data, held_out, kept)
+        cache = episodes_file(files[0].parent, config, kept)
+        material = Material.of(kept, seed=config.seed, cache=cache)
     held_material = Material.of(held_out, seed=config.seed)
+    builder = _builder(request, config, world, emit)
+    module = builder.module()
+    _tell_start(request, builder, module, material, held_material, world)
     trainer = Trainer(
         builder.over(module, material),
         builder.sampler(material),
@@ -183,140 +153,131 @@ def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit,
     )
     best = trainer.run()
     del trainer
-    module.eval().requires_grad_(False)
-    folder = request.out / "checkpoint"
     if world.is_main:
-        data = data_facts(request.data, config, kept)
-        facts = {"config": config.to_dict(), "data": data, "held_out": best}
-        _finish(folder, builder, module, held_out, facts, emit)
-        _report(request, emit)
-        if request.register and request.system == "doc2atom":
-            from models.checkpoint import register_checkpoint
+        _finish(request, builder, module, material, held_material, best)
+    return request.out / "checkpoint"
 
-            register_checkpoint(folder, preset.name)
-        emit({"event": "done", "checkpoint": str(folder), **best})
-    return folder
+
+def _builder(request: TrainRequest, config: TrainConfig, world: World, emit: Emit) -> Builder:
+    """Load the base; what is trained over it comes from the builder."""
+    import torch
+
+    from models.base import load_base
+    from models.presets import load_preset
+    from training.build import Builder, check_system
+
+    spec = config.memory_spec()
+    torch.manual_seed(config.seed)
+    torch.set_float32_matmul_precision("high")
+    return Builder(
+        system=request.system,
+        reads=check_system(request.system, request.reads),
+        base=load_base(load_preset(config.model), base_path=request.base_path, device=world.device),
+        spec=spec,
+        config=config,
+        emit=emit,
+        features_folder=request.out / "features",
+        share_features=world.size > 1,
+    )
+
+
+def _tell_start(
+    request: TrainRequest, builder: Builder, module: nn.Module, material: Material, held_out: Material, world: World
+) -> None:
+    from training.loop import num_parts
+
+    builder.emit(
+        {
+            "event": "start",
+            "system": request.system,
+            "device": str(builder.base.device),
+            "dtype": str(builder.base.dtype),
+            "processes": world.size,
+            "parts": num_parts(builder.config, world.size),
+            "passages": len(material.records),
+            "held_out": len(held_out.records),
+            "episodes": len(material.episodes.kind),
+            "parameters": sum(p.numel() for p in module.parameters()),
+            "spec": builder.spec.to_dict(),
+        }
+    )
 
 
 def _finish(
-    folder: Path,
+    request: TrainRequest,
     builder: Builder,
     module: nn.Module,
+    material: Material,
+    held_out: Material,
+    best: dict[str, float],
+) -> None:
+    """Write and register the checkpoint, and the report."""
+    from models.checkpoint import register_checkpoint
+    from models.presets import load_preset
+    from training.report import write_report
+    from training.sources import data_facts
+
+    config, emit = builder.config, builder.emit
+    folder, preset = request.out / "checkpoint", load_preset(config.model).name
+    module.eval().requires_grad_(False)
+    data = data_facts(request.data, config, material.records)
+    facts = {"config": config.to_dict(), "data": data, "held_out": best}
+    save = _save_memory if request.system == "doc2atom" else _save_baseline
+    save(folder, builder, module, preset, held_out.records, facts)
+    if request.register and request.system == "doc2atom":
+        register_checkpoint(folder, preset)
+    emit({"event": "report", **write_report(request.out)})
+    emit({"event": "done", "checkpoint": str(folder), **best})
+
+
+def _save_memory(
+    folder: Path,
+    builder: Builder,
+    network: MemoryNetwork,
+    preset: str,
     held_out: Sequence[AnnotationRecord],
     facts: dict[str, Any],
-    emit: Emit,
 ) -> None:
-    """Fit the memory's gate and write the checkpoint; a baseline has no gate."""
-    from models.baselines.checkpoint import BaselineMeta, save_baseline
+    """Fit the gate on the held-out passages and write the memory with it."""
     from models.checkpoint import CheckpointMeta, save_network
-    from models.presets import load_preset
     from training.gate import fit_gate
     from training.library import Library
 
-    name = load_preset(builder.config.model).name
-    fingerprint = builder.base.fingerprint()
-    if builder.system != "doc2atom":
-        shape = module.config.to_dict() if builder.system == "d2l" else builder.spec.to_dict()
-        meta = BaselineMeta(
-            system=builder.system,
-            preset=name,
-            base_fingerprint=fingerprint,
-            shape=shape,
-            reads=builder.reads,
-            training=facts,
-        )
-        save_baseline(folder, module, meta)
-        return
-    library = Library(builder.base, module, held_out)
+    library = Library(builder.base, network, held_out)
     library.compile()
     gate, figures = fit_gate(library, seed=builder.config.seed)
-    emit({"event": "gate", **figures, "threshold": gate.threshold})
+    builder.emit({"event": "gate", **figures, "threshold": gate.threshold})
     meta = CheckpointMeta(
-        preset=name,
+        preset=preset,
         spec=builder.spec,
-        base_fingerprint=fingerprint,
+        base_fingerprint=builder.base.fingerprint(),
         gate=vars(gate),
         training={**facts, "gate": figures},
     )
-    save_network(folder, module, meta)
+    save_network(folder, network, meta)
 
 
-def _report(request: TrainRequest, emit: Emit) -> None:
-    from training.report import write_report
+def _save_baseline(
+    folder: Path,
+    builder: Builder,
+    module: nn.Module,
+    preset: str,
+    held_out: Sequence[AnnotationRecord],
+    facts: dict[str, Any],
+) -> None:
+    """Write a baseline, which has no gate to fit."""
+    from models.baselines.checkpoint import BaselineMeta, save_baseline
 
-    emit({"event": "report", **write_report(request.out)})
-
-
-def memory_spec(config: TrainConfig) -> Any:
-    """Return the memory's shape: that of preset and recipe, with the configuration's overrides."""
-    from models.presets import MemorySpec, load_preset
-
-    spec = load_preset(config.model).spec(config.recipe).to_dict()
-    return MemorySpec.from_dict(_merged(spec, config.memory))
-
-
-def load_data(data: Path, config: TrainConfig, emit: Emit) -> tuple[list[AnnotationRecord], list[Path]]:
-    """Read the records of a folder or a file; make them first where the folder has raw sets.
-
-    Returns:
-        The records, and the files that they came from.
-    """
-    from training.records import read_records
-
-    files = record_files(data, config)
-    if not files and (data / "train").is_dir():
-        from training.prepare import prepare
-
-        emit({"event": "prepare", "out": str(data)})
-        if not record_files(data / "records", config):
-            prepare(data, data / "records")
-        files = record_files(data / "records", config)
-    files = files or [data / config.records]
-    return [record for file in files for record in read_records(file)], files
-
-
-def record_files(data: Path, config: TrainConfig) -> list[Path]:
-    """Return the files of records: a file itself, the one that the configuration names, or all JSONL shards."""
-    if data.is_file():
-        return [data]
-    if (data / config.records).is_file():
-        return [data / config.records]
-    return sorted(p for pattern in ("*.jsonl", "*.jsonl.gz") for p in data.glob(pattern))
-
-
-def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
-    """Hold some passages out, those with answerable questions; the same ones for a seed."""
-    order = list(range(len(records)))
-    random.Random(config.seed).shuffle(order)
-    usable = [i for i in order if any(q.gold_atom_ids for q in records[i].qa_pairs)]
-    held = set(usable[: min(config.holdout_passages, len(usable) // 4)])
-    return [records[i] for i in sorted(held)], [r for i, r in enumerate(records) if i not in held]
-
-
-def check_enough(data: Path, held_out: Sequence[AnnotationRecord], kept: Sequence[AnnotationRecord]) -> None:
-    """Raise DataError unless there is something to train on and something to evaluate on."""
-    from training.records import DataError
-
-    if len(held_out) < 2 or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
-        raise DataError(
-            f"{data}: {len(held_out) + len(kept)} passages are too few: one in four with answerable questions is "
-            "held out",
-            hint="Train on at least 8 passages with answerable questions",
-        )
-
-
-def data_facts(data: Path, config: TrainConfig, records: Sequence[AnnotationRecord]) -> dict[str, Any]:
-    """Return what a checkpoint says of its data, with the manifest where the records came with one."""
-    facts = {
-        "records": config.records,
-        "passages": len(records),
-        "questions": sum(len(r.qa_pairs) for r in records),
-    }
-    folder = data.parent if data.is_file() else data
-    for manifest in (folder / "manifest.json", folder / "records" / "manifest.json"):
-        if manifest.is_file():
-            return {**facts, "manifest": json.loads(manifest.read_text("utf-8"))}
-    return facts
+    shape = module.config if builder.system == "d2l" else builder.spec
+    meta = BaselineMeta(
+        system=builder.system,
+        preset=preset,
+        base_fingerprint=builder.base.fingerprint(),
+        shape=shape.to_dict(),
+        reads=builder.reads,
+        training=facts,
+    )
+    save_baseline(folder, module, meta)
 
 
 def _identity(request: TrainRequest, config: TrainConfig, records: Sequence[AnnotationRecord]) -> str:
@@ -324,13 +285,6 @@ def _identity(request: TrainRequest, config: TrainConfig, records: Sequence[Anno
     settings = {k: v for k, v in config.to_dict().items() if k not in _HARMLESS}
     text = repr((request.system, request.reads, sorted(settings.items()), records))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    return {
-        k: _merged(v, over[k]) if isinstance(v, dict) and k in over else over.get(k, v)
-        for k, v in {**over, **base}.items()
-    }
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ DDP or, where its settings say so, DeepSpeed. Holds no loop; every method is cal
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -104,6 +104,15 @@ class World:
     def agree(self, value: float) -> float:
         """Return the first process's value, so that all take the same turn."""
         return value if self.size == 1 else self.gather([value])[0]
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Let one process of each machine go through the block before the others, which find what it left."""
+        if self._accelerator is None:
+            yield
+            return
+        with self._accelerator.local_main_process_first():
+            yield
 
     def wait(self) -> None:
         """Wait until all processes are here."""

@@ -16,7 +16,8 @@ from training.batches import Sampler
 from training.build import Builder, Material
 from training.dry_run import dry_run, planned_steps, schedule_warnings
 from training.records import DataError
-from training.run import load_data, memory_spec, split_records, train
+from training.run import train
+from training.sources import load_data, split_records
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_what_is_counted_is_what_a_run_has(tmp_path, family, recipe, monkeypatch
     base = load_base(load_preset(config.model), base_path=request.base_path, device="cpu")
     _, kept = split_records(load_data(request.data, config, lambda _: None)[0], config)
     builder = Builder(
-        system="doc2atom", reads="atoms", base=base, spec=memory_spec(config), config=config, emit=lambda _: None
+        system="doc2atom", reads="atoms", base=base, spec=config.memory_spec(), config=config, emit=lambda _: None
     )
     module, material = builder.module(), Material.of(kept, seed=config.seed)
     trained = sum(p.numel() for p in module.parameters())

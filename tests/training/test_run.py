@@ -200,10 +200,15 @@ def test_what_is_missing_or_misspelt_is_told_in_one_line(tmp_path, changes, erro
 
 
 @pytest.mark.parametrize(
-    ("system", "reads"),
-    [("d2l", "raw"), ("d2l", "atoms"), ("reader", "atoms"), ("reader", "document"), ("blind", None)],
+    ("system", "reads", "recipe"),
+    [
+        ("d2l", "raw", "d2a"),
+        ("d2l", "atoms", "paper"),
+        ("reader", "atoms", "d2a"),
+        ("reader", "document", "paper"),
+        ("blind", None, "d2a"),
+    ],
 )
-@pytest.mark.parametrize("recipe", ["d2a", "paper"])
 def test_what_the_memory_is_measured_against_trains_in_the_same_loop(tmp_path, system, reads, recipe):
     events = []
     request = request_for(tmp_path, "llama", recipe, system=system, reads=reads, overrides={"probe_from_step": 9})
