@@ -132,7 +132,11 @@ class FrozenBase:
 
     def logits(self, x_BLD: Tensor) -> Tensor:
         """Return the vocabulary's logits, `[..., V]`, from the states that leave the last layer."""
-        logits = self.model.lm_head(self.decoder.norm(x_BLD))
+        return self.head(self.decoder.norm(x_BLD))
+
+    def head(self, x_BLD: Tensor) -> Tensor:
+        """Return the vocabulary's logits, `[..., V]`, from normed states."""
+        logits = self.model.lm_head(x_BLD)
         cap = getattr(self.model.config, "final_logit_softcapping", None)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

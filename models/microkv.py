@@ -88,7 +88,8 @@ def _layer_inputs(base: FrozenBase, compiler: MemoryCompiler, x_USD: Tensor, mas
     with torch.no_grad(), base.captured_inputs(layers) as captured:
         # The last layer's output is not needed, only what enters its attention.
         base.run_layers(torch.cat([shared, x_USD], dim=1), mask, start=layers[0], stop=base.num_layers)
-    return {layer: captured[layer][:, shared.shape[1] :] for layer in layers}
+    # Contiguous, since a product with a slice copies the whole weight once an atom.
+    return {layer: captured[layer][:, shared.shape[1] :].contiguous() for layer in layers}
 
 
 @torch.no_grad()
