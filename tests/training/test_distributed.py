@@ -1,5 +1,6 @@
 """Several processes train what one does, over one node or two, and go on from each other's states after a kill."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -138,3 +139,14 @@ def test_two_nodes_and_a_killed_run_that_another_number_of_processes_goes_on_wit
     assert_same(setting, "whole", "killed")
     [resumed] = [e for e in end_of(setting, "killed")[1] if e["event"] == "resume"]
     assert resumed["step"] in (2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs `pip install deepspeed`")
+def test_parts_clipping_and_rates_come_out_of_deepspeed_as_out_of_one_process():
+    launch = ["--nproc_per_node", "2", "--master_port", str(free_port()), "-m", "tests.training.under_deepspeed"]
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *sys.path])
+    command = [sys.executable, "-m", "torch.distributed.run", *launch]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.count("same weights") == 2, done.stderr[-3000:]
