@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -68,6 +69,8 @@ def main() -> None:
     """Run `d2a`: the entry point of the installed command."""
     _output.use_utf8()
     _output.route_logs(debug=_errors.debug())
+    # Threads of torch that spin while they wait make a busy machine ten times slower, and a quiet one no faster.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app(prog_name="d2a")
 
 

@@ -199,10 +199,19 @@ class Bank(BankReader):
             self._settle()
 
     @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other writers waiting for the length of a with block, in which this object writes nothing either."""
+        with self._lock.hold():
+            yield
+
+    @contextmanager
     def _writing(self) -> Iterator[Snapshot]:
         """Hold the lock, under which the snapshot stays true until this process commits."""
         try:
             with self._lock.hold():
+                # A rebuild may have put another bank here while this one waited.
+                if (stored := read_identity(self.path)) is not None:
+                    check_identity(self.path, stored, self.identity)
                 yield self._snapshot()
         except D2AError:
             raise

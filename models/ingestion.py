@@ -127,6 +127,8 @@ class Ingestion:
 
     def _known(self, source: str, name: str, same: DocumentInfo, before: DocumentInfo | None) -> IngestItem:
         if name in same.sources:
+            if any(name in d.sources for d in self.bank.documents() if d.status in ("pending", "failed")):
+                self.bank.add_source(same.document_id, name)  # the other version that was tried has been given up
             return IngestItem(source=source, outcome="unchanged", document=same)
         self.bank.add_source(same.document_id, name, replaces=before.document_id if before else None)
         known = same.sources[0]

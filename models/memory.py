@@ -248,12 +248,13 @@ class DocumentMemory:
         old = self._listing()
         path = self.config.bank.absolute()
         scratch = path.with_name(f"{path.name}.rebuilding")
-        shutil.rmtree(scratch, ignore_errors=True)
         identity = replace(self._identity(None), store=self.config.store or old.identity.store)
-        new = Bank.open(scratch, identity, create=True)
-        report = recompile(old, new, self._load(), on_progress or (lambda _: None))
-        self._bank = None
-        swap_folders(scratch, path)
+        with old.locked():  # what another process stored meanwhile would be lost in the swap
+            shutil.rmtree(scratch, ignore_errors=True)
+            new = Bank.open(scratch, identity, create=True)
+            report = recompile(old, new, self._load(), on_progress or (lambda _: None))
+            self._bank = None
+            swap_folders(scratch, path)
         return report
 
     def status(self) -> MemoryStatus:

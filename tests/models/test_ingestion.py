@@ -91,6 +91,15 @@ def test_unchanged_documents_load_no_model(memory, folder, monkeypatch):
     assert len(fresh.documents()) == 1
 
 
+def test_a_change_that_was_cut_off_and_taken_back_is_pending_no_more(memory, folder):
+    source = write(folder, "town.txt", TOWN)
+    memory.ingest([source])
+    memory._open_bank(create=False).begin(source, "ab" * 32)
+    assert [d.status for d in memory.documents()] == ["ok", "pending"]
+    assert outcomes(memory.ingest([source])) == ["unchanged"]
+    assert [d.status for d in memory.documents()] == ["ok"]
+
+
 def test_rebuild_compiles_unchanged_documents_again(memory, folder):
     source = write(folder, "town.txt", TOWN)
     before = memory.ingest([source]).items[0].document

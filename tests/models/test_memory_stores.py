@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import models.base
 import models.prompts
+from models.bank import Bank
 from models.bank_files import read_identity
 from models.errors import BankError, ConfigError
 from models.ingestion import backup_of
@@ -94,6 +95,22 @@ def test_rebuilding_equals_ingesting_anew(memory, tmp_path):
     fresh.ingest([str(tmp_path / "town.txt"), str(tmp_path / "zoo.txt")])
     ours, theirs = other.ask(QUESTION), fresh.ask(QUESTION)
     assert (ours.text, ours.atoms, ours.answerability) == (theirs.text, theirs.atoms, theirs.answerability)
+
+
+def test_a_rebuild_keeps_other_writers_waiting(memory, tmp_path):
+    writer = Bank.open(memory.config.bank, read_identity(memory.config.bank), create=False, lock_timeout_s=0.01)
+    refused = []
+
+    def write_beside(_progress):
+        with pytest.raises(BankError, match="has been writing for more than"):
+            writer.begin("/late.txt", "ab" * 32)
+        refused.append(True)
+
+    retrained(memory, tmp_path).rebuild(on_progress=write_beside)
+    assert refused
+    # The lock is free again, but the bank is the new checkpoint's now.
+    with pytest.raises(BankError, match="differs in checkpoint_fingerprint"):
+        writer.begin("/late.txt", "ab" * 32)
 
 
 def test_a_rebuild_can_change_the_store(memory):
