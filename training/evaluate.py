@@ -23,7 +23,7 @@ import torch
 
 from models.memory import CONTEXT_WEIGHT
 from models.router import AnswerabilityGate, gate_features
-from training.gate import other_article
+from training.banks import other_article
 from training.library import Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, bootstrap_interval, exact_match, token_f1
 from training.records import read_records

@@ -26,6 +26,9 @@ from models.router import atom_metadata
 
 MAX_NEW_TOKENS = 32
 
+# Flat atom rows that stage 1 found for a question, and their BM25 in its bank.
+Candidates = tuple[np.ndarray, np.ndarray]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
@@ -34,6 +37,16 @@ class Ask:
     question: Question
     passage: int
     gold: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Candidates of a batch, padded with invalid columns, and their fused scores."""
+
+    row_BC: Tensor
+    lexical_BC: Tensor
+    valid_BC: Tensor
+    score_BC: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +102,7 @@ class Library:
             self._lexical[passage] = LexicalIndex.build(self.texts[rows])
         return self._lexical[passage]
 
-    def passage_candidates(self, ask: Ask) -> tuple[np.ndarray, np.ndarray]:
+    def passage_candidates(self, ask: Ask) -> Candidates:
         """Return all atoms of the asked passage, and their BM25 in a bank of that passage alone."""
         rows = np.arange(self.start[ask.passage], self.start[ask.passage + 1])
         return rows, self.lexical(ask.passage).scores(ask.question.question, rows - self.start[ask.passage])
@@ -102,7 +115,7 @@ class Library:
 
     def library_candidates(
         self, asks: Sequence[Ask], key_BE: Tensor, *, visible: Sequence[np.ndarray] | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
+    ) -> list[Candidates]:
         """Return stage 1 over all passages: cosine's and BM25's best, united, with their BM25.
 
         Args:
@@ -124,31 +137,40 @@ class Library:
             found.append((rows, scores[rows]))
         return found
 
-    @torch.no_grad()
-    def route(
-        self,
-        key_BE: Tensor,
-        candidates: Sequence[tuple[np.ndarray, np.ndarray]],
-        *,
-        top_k: int,
-        num_atoms: Sequence[int] | None = None,
-    ) -> RoutedAsks:
-        """Score candidates and select `top_k`, as stage 2 of the product does.
+    def scored(self, key_BE: Tensor, candidates: Sequence[Candidates], *, width: int = 1) -> Scored:
+        """Score candidates as stage 2 of the product does.
 
         Args:
-            num_atoms: Size of each question's bank; None for all atoms.
+            width: Columns at least, padding among them.
         """
-        width = max(top_k, *(len(r) for r, _ in candidates))
+        width = max(width, *(len(rows) for rows, _ in candidates))
         row_BC = np.zeros((len(candidates), width), dtype=np.int64)
         lexical_BC = np.zeros((len(candidates), width), dtype=np.float32)
         valid_BC = np.zeros((len(candidates), width), dtype=bool)
         for i, (rows, scores) in enumerate(candidates):
             row_BC[i, : len(rows)], lexical_BC[i, : len(rows)], valid_BC[i, : len(rows)] = rows, scores, True
-        device = self.base.device
-        row, lexical, valid = (torch.as_tensor(x, device=device) for x in (row_BC, lexical_BC, valid_BC))
+        row, lexical, valid = (torch.as_tensor(x, device=self.base.device) for x in (row_BC, lexical_BC, valid_BC))
         cosine_BC = (self.key_NE[row] * key_BE[:, None]).sum(-1)
-        router = self.network.router
-        routing = router.select(router.score(cosine_BC, lexical, self.metadata_NM[row]), valid, top_k=top_k)
+        score_BC = self.network.router.score(cosine_BC, lexical, self.metadata_NM[row])
+        return Scored(row_BC=row, lexical_BC=lexical, valid_BC=valid, score_BC=score_BC)
+
+    @torch.no_grad()
+    def route(
+        self,
+        key_BE: Tensor,
+        candidates: Sequence[Candidates],
+        *,
+        top_k: int,
+        num_atoms: Sequence[int] | None = None,
+    ) -> RoutedAsks:
+        """Score candidates and select `top_k`.
+
+        Args:
+            num_atoms: Size of each question's bank; None for all atoms.
+        """
+        found = self.scored(key_BE, candidates, width=top_k)
+        routing = self.network.router.select(found.score_BC, found.valid_BC, top_k=top_k)
+        row, lexical = found.row_BC, found.lexical_BC
         return RoutedAsks(
             row_BK=row.gather(1, routing.index_BK),
             log_weight_BK=routing.log_weight_BK,

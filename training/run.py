@@ -238,14 +238,14 @@ def _save_memory(
     held_out: Sequence[AnnotationRecord],
     facts: dict[str, Any],
 ) -> None:
-    """Fit the gate on the held-out passages and write the memory with it."""
+    """Calibrate the memory on the held-out passages and write it."""
     from models.checkpoint import CheckpointMeta, save_network
-    from training.gate import fit_gate
+    from training.calibration import calibrate
     from training.library import Library
 
     library = Library(builder.base, network, held_out)
     library.compile()
-    gate, figures = fit_gate(library, seed=builder.config.seed)
+    gate, figures = calibrate(library, seed=builder.config.seed)
     builder.emit({"event": "gate", **figures, "threshold": gate.threshold})
     meta = CheckpointMeta(
         preset=preset,

@@ -17,7 +17,7 @@ def _router(recipe: str, **fields: object) -> Router:
     return Router(tiny_spec(recipe, router=fields))
 
 
-@pytest.mark.parametrize(("recipe", "lexical"), [("d2a", 5.0 * 0.4), ("paper", 0.0)])
+@pytest.mark.parametrize(("recipe", "lexical"), [("d2a", 14.0 * 0.4), ("paper", 0.0)])
 def test_score_is_the_sum_of_its_parts(recipe: str, lexical: float) -> None:
     router = _router(recipe)
     with torch.no_grad():
@@ -27,7 +27,7 @@ def test_score_is_the_sum_of_its_parts(recipe: str, lexical: float) -> None:
         router.metadata.copy_(torch.tensor([1.0, 0.5, -1.0, 2.0]))
     cosine, lexical_BC, rerank = torch.tensor([[0.25]]), torch.tensor([[0.4]]), torch.tensor([[0.7]])
     metadata = torch.tensor([[[0.9, 1.0, 0.0, 0.2]]])
-    # 10 * 0.25 - 3 + (0.9 + 0.5 - 0 + 0.4) = 1.3, and 5 * 0.4 = 2 with a lexical term; 2 * 0.7 = 1.4 reranked
+    # 10 * 0.25 - 3 + (0.9 + 0.5 - 0 + 0.4) = 1.3, and 14 * 0.4 = 5.6 with a lexical term; 2 * 0.7 = 1.4 reranked
     assert router.score(cosine, lexical_BC, metadata).item() == pytest.approx(1.3 + lexical, abs=1e-5)
     assert router.score(cosine, lexical_BC, metadata, rerank).item() == pytest.approx(2.7 + lexical, abs=1e-5)
 

@@ -10,7 +10,8 @@ import torch
 import training.gate
 from tests.training.samples import colours, make_record, river_and_town
 from tests.training.worlds import SPECS, base_of, library_over
-from training.gate import Bank, ask_banks, fit_gate, other_article, same_article
+from training.banks import other_article, same_article
+from training.gate import Asked, ask_banks, fit_gate
 from training.library import Library
 
 
@@ -28,8 +29,8 @@ def clusters(gap, f1=0.5):
 
     def banks(_library, asks, _rng):
         noise = {n: torch.rand(len(asks), 4, generator=generator) for n in NAMES}
-        off = {f"off_{n}": Bank(features=torch.rand(len(asks), 4, generator=generator)) for n in NAMES}
-        return {**{n: Bank(features=gap + x, f1=(f1,) * len(asks)) for n, x in noise.items()}, **off}
+        off = {f"off_{n}": Asked(features=torch.rand(len(asks), 4, generator=generator)) for n in NAMES}
+        return {**{n: Asked(features=gap + x, f1=(f1,) * len(asks)) for n, x in noise.items()}, **off}
 
     return banks
 
@@ -62,8 +63,8 @@ def test_a_feature_that_says_nothing_gets_no_weight(monkeypatch):
     def banks(_library, asks, _rng):
         own = torch.tensor([[1.0, 0.5, -3.0, 2.0], [0.4, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
         off = torch.tensor([[0.5, 0.5, -3.0, 2.0], [0.1, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
-        known = {name: Bank(features=own, f1=(1.0,) * len(asks)) for name in NAMES}
-        return {**known, **{f"off_{name}": Bank(features=off) for name in NAMES}}
+        known = {name: Asked(features=own, f1=(1.0,) * len(asks)) for name in NAMES}
+        return {**known, **{f"off_{name}": Asked(features=off) for name in NAMES}}
 
     monkeypatch.setattr(training.gate, "ask_banks", banks)
     gate, _ = fit_gate(library_of(colours(8)))

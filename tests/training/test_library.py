@@ -13,7 +13,7 @@ from tests.models.tiny import FAMILIES
 from tests.models.worlds import SPECS, TOWN, ZOO, memory_config
 from tests.training.samples import colours, river_and_town
 from tests.training.worlds import base_of, library_over
-from training.gate import same_article
+from training.banks import same_article
 from training.library import Ask, Library
 
 QUESTIONS = ("Who was born in Marn?", "When do visitors feed the otters?", "What is the price of zinc?")
