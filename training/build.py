@@ -26,7 +26,7 @@ from models.lexical import FORMAT_VERSION as LEXICAL_VERSION
 from models.network import MemoryNetwork
 from models.presets import MemorySpec
 from models.prompts import REFUSAL
-from models.reranker import find_reranker
+from models.reranker import CrossEncoder, find_reranker
 from models.router import atom_metadata
 from training.batches import Sampler
 from training.config import TrainConfig
@@ -47,6 +47,7 @@ Emit = Callable[[dict[str, Any]], None]
 # What each system reads: the first choice is the default.
 READS = {"doc2atom": ("atoms",), "d2l": ("raw", "atoms"), "reader": ("atoms", "document"), "blind": ("",)}
 BASIS_TEXTS = 64
+RERANK_WEIGHT = 1.0  # alpha_r, as published; without a reranker it stays 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,10 @@ class Builder:
     def module(self) -> nn.Module:
         """Return what is trained and saved, untrained."""
         if self.system == "doc2atom":
-            return MemoryNetwork(self.spec, self.base).to(self.base.device)
+            network = MemoryNetwork(self.spec, self.base).to(self.base.device)
+            if self._reranker is not None:
+                nn.init.constant_(network.router.rerank, RERANK_WEIGHT)
+            return network
         if self.system == "d2l":
             return HyperLora.over(self.base)
         return StaticLora(self.spec, self.base)
@@ -127,13 +131,9 @@ class Builder:
     def sampler(self, material: Material) -> Sampler:
         """Return the sampler, with the cross-encoder's scores where there is one and the recipe uses it."""
         rerank = None
-        if self.system == "doc2atom" and "rerank" in self.config.active_losses:
-            name = self.spec.router.reranker
-            reranker = find_reranker(name, self.base.device)
-            self.emit({"event": "reranker", "name": name, "state": "on" if reranker else "off: not on this machine"})
-            if reranker is not None:
-                limit = self.spec.router.max_rerank_tokens
-                rerank = rerank_scores(reranker, material.records, material.episodes, max_tokens=limit)
+        if self._reranker is not None:
+            limit = self.spec.router.max_rerank_tokens
+            rerank = rerank_scores(self._reranker, material.records, material.episodes, max_tokens=limit)
         return Sampler(material.episodes, self.config, self.base.device, rerank=rerank)
 
     def held_out(self, system: nn.Module, material: Material, world: World) -> HeldOut:
@@ -175,6 +175,16 @@ class Builder:
             evidence=self.reads,
         )
         return StaticSystem(self.base, lora, prompts)
+
+    @cached_property
+    def _reranker(self) -> CrossEncoder | None:
+        """The cross-encoder, where the recipe wants one and it is on this machine."""
+        if self.system != "doc2atom" or "rerank" not in self.config.active_losses:
+            return None
+        name = self.spec.router.reranker
+        reranker = find_reranker(name, self.base.device)
+        self.emit({"event": "reranker", "name": name, "state": "on" if reranker else "off: not on this machine"})
+        return reranker
 
     @property
     def _distils(self) -> bool:

@@ -102,7 +102,9 @@ class HeldOut:
             sums["lm_gold"].append(_nats(self.router.answer_with_gold(batch, top_k=top_k)))
         if self.article_N is None:
             return
-        sensitivity = context_sensitivity(lambda b: self.system.answer(b, top_k=top_k), batch, self.article_N)
+        sensitivity = context_sensitivity(
+            lambda asked: answer if asked is batch else self.system.answer(asked, top_k=top_k), batch, self.article_N
+        )
         if n := sensitivity.num_questions:
             sums["correct"].append(_pair(sensitivity.correct_nats * n, n))
             sums["shuffled"].append(_pair(sensitivity.shuffled_nats * n, n))

@@ -234,6 +234,8 @@ class Trainer:
             self.best = Best(figures={**figures, "step": self.step}, weights=copied(self.system.state_dict()))
         elif phase.is_last:
             self.best.strikes += 1
+        if not math.isfinite(figures["loss"]):
+            self.best.strikes = self.config.patience  # nothing comes back from there
         check_use(figures, self.step, self.config)
 
     def _save(self) -> None:

@@ -14,7 +14,7 @@ from tests.training.worlds import SPECS, articles_of, base_of, over, step_of
 from training.batches import Sampler
 from training.config import TrainConfig
 from training.curriculum import Stage
-from training.held_out import HeldOut, UnusedMemoryError, check_use
+from training.held_out import HeldOut, UnusedMemoryError
 from training.loop import StateFiles, Trainer, learning_rate, num_parts
 from training.state import complete_states
 from training.world import World
@@ -137,6 +137,12 @@ def test_a_run_that_diverges_says_so(setting):
         trainer(setting, max_steps=1, evaluations=[math.nan]).run()
 
 
+def test_a_run_that_diverges_later_ends_there_with_its_best_weights(setting):
+    made = trainer(setting, max_steps=20, eval_every=2, patience=9, evaluations=[2.0, math.nan])
+    assert made.run() == {"loss": 2.0, "step": 2}
+    assert made.step == 4
+
+
 @pytest.mark.parametrize("recipe", ["d2a", "paper"])
 def test_parts_of_a_batch_give_the_weights_of_the_whole(setting, recipe):
     losses = {"loss": replace(SMALL.loss, distill=0.5, protect=1e-3, sparse=0.1, composition=0.1, confidence=0.1)}
@@ -197,31 +203,6 @@ def stop_at(made, step):
         evaluate(phase)
 
     return broken
-
-
-def test_held_out_figures_are_exact_where_routing_is_forced(setting):
-    made = trainer(setting)
-    with torch.no_grad():
-        router = made.system.network.router
-        router.log_scale.fill_(-20.0)
-        router.metadata.zero_()
-        router.lexical.fill_(100.0)
-    figures = made.held_out.evaluate()
-    # Words alone decide, and each question names its place, which one atom of all holds.
-    assert (figures["top1_passage"], figures["top1_library"], figures["auroc"]) == (1.0, 1.0, 1.0)
-    assert figures["lm_passage"] == pytest.approx(figures["lm_gold"], abs=0.05)
-    assert figures["loss"] == pytest.approx((figures["lm_passage"] + figures["lm_library"]) / 2)
-    assert figures["distinct"] > 0.5 and figures["correct"] != figures["shuffled"]
-
-
-def test_a_run_that_does_not_use_its_memory_is_stopped_in_one_line():
-    config = TrainConfig(probe_margin=0.1, probe_from_step=100)
-    unused, used = {"correct": 2.0, "shuffled": 2.05}, {"correct": 2.0, "shuffled": 2.2}
-    check_use(unused, 99, config)
-    check_use(used, 100, config)
-    check_use({"loss": 1.0}, 100, config)
-    with pytest.raises(UnusedMemoryError, match=r"step 100 another document's memory costs 0\.050 nats.*0\.1: the"):
-        check_use(unused, 100, config)
 
 
 def test_a_blind_memory_is_caught_by_the_probe(setting):

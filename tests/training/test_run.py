@@ -285,4 +285,7 @@ def test_a_reranker_on_this_machine_takes_part(tmp_path, monkeypatch):
         train(request, on_event=events.append)
         states.append(next(e["state"] for e in events if e["event"] == "reranker"))
         assert ("rerank" in next(e for e in events if e["event"] == "step")) == (found is not None)
+        base = load_base(load_preset(str(tmp_path / "tiny.toml")), base_path=request.base_path, device="cpu")
+        network, _ = load_network(tmp_path / "run" / "checkpoint", base)
+        assert network.router.rerank.item() == pytest.approx(1.0 if found else 0.0, abs=0.01)
     assert states == ["off: not on this machine", "on"]
