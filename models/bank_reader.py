@@ -171,6 +171,15 @@ class BankReader:
         """
         return self._read(partial(self._shard_rows, uids=uids))
 
+    def orphaned_shards(self) -> list[str]:
+        """Return the names of files among the shards that no document names; a write under way may have some."""
+
+        def query(snapshot: Snapshot) -> list[str]:
+            live = {stored.shard_name for stored in snapshot.documents.values()}
+            return sorted(path.name for path in (self.path / "shards").glob("*") if path.name not in live)
+
+        return self._read(query)
+
     def _read(self, query: Callable[[Snapshot], T]) -> T:
         for attempt in range(_READ_ATTEMPTS):
             try:

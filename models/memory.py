@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from models.atomizer import JobEstimate, build_atomizer
 from models.bank import Bank, BankIdentity
+from models.bank_check import BankFault, bank_faults
 from models.bank_files import read_identity
 from models.checkpoint import CheckpointMeta, find_checkpoint, read_meta
 from models.citations import cite
@@ -278,6 +279,11 @@ class DocumentMemory:
             bank_bytes=bank.bank_bytes if bank else 0,
             documents_by_status=counts,
         )
+
+    def bank_faults(self) -> list[BankFault]:
+        """Return what in the bank's files does not fit its tables, with the repairs; loads no model."""
+        bank = self._listing(required=False)
+        return list(bank_faults(bank)) if bank else []
 
     def warm_up(self) -> None:
         """Load base and checkpoint now, so that the first question need not."""

@@ -187,3 +187,6 @@ def _bank(memory: DocumentMemory) -> Iterator[Check]:
         if num_stored != document.num_atoms:
             message = f"{document.title} has {num_stored} of {document.num_atoms} atoms"
             yield Check(level="fail", name="document", message=message, next_step="Run: d2a ingest --rebuild")
+    for fault in memory.bank_faults():
+        level: Level = "fail" if fault.harmful else "warn"
+        yield Check(level=level, name="bank", message=fault.message, next_step=fault.next_step)

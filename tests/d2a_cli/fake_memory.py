@@ -108,6 +108,7 @@ class FakeMemory:
         self.job: SimpleNamespace | None = None
         self.stored = [document()]
         self.is_empty = False
+        self.faults: list[Any] = []
 
     def ask(self, question: str, *, on_token: Callable[[str], None] | None = None, on_routed: Any = None) -> Answer:
         """Answer, refuse or fail by a word of the question."""
@@ -214,6 +215,9 @@ class FakeMemory:
             bank_bytes=1_500_000,
             documents_by_status={"ok": 1},
         )
+
+    def bank_faults(self) -> list[Any]:
+        return self.faults
 
     def warm_up(self) -> None:
         """Record it."""

@@ -75,6 +75,19 @@ def test_documents_that_are_not_whole_are_named(d2a: Run, memory: Any, fake: Mod
     assert "fail  document    a has 2 of 5 atoms. Run: d2a ingest --rebuild" in result.stdout
 
 
+def test_faults_of_the_bank_are_told_with_their_repair(d2a: Run, memory: Any) -> None:
+    memory.faults = [
+        SimpleNamespace(message="2 shards too many", next_step="The next ingest removes them", harmful=False)
+    ]
+    result = d2a("doctor")
+    assert result.exit_code == 0
+    assert "warn  bank        2 shards too many. The next ingest removes them" in result.stdout
+    memory.faults = [SimpleNamespace(message="a shard is missing", next_step="Run: d2a ingest --rebuild", harmful=True)]
+    result = d2a("doctor")
+    assert result.exit_code == 1
+    assert "fail  bank        a shard is missing. Run: d2a ingest --rebuild" in result.stdout
+
+
 def test_no_bank_yet_is_a_warning(d2a: Run, memory: Any) -> None:
     memory.is_empty = True
     result = d2a("doctor", "--json")
