@@ -28,6 +28,7 @@ class TrainConfig:
     Args:
         model: Preset.
         memory: Overrides of the recipe's `MemorySpec`, as nested tables.
+        mixture: Relative shares of the sources of records; empty takes every record once.
         global_batch: Samples a step, over all processes.
         micro_batch: Samples a process takes at once; None takes its whole share. It changes memory, not results.
         batch_route: Further questions a step that only train the router; probes among them.
@@ -64,6 +65,7 @@ class TrainConfig:
     recipe: str = "d2a"
     memory: dict[str, Any] = field(default_factory=dict)
     records: str = "train.jsonl.gz"
+    mixture: dict[str, float] = field(default_factory=dict)
     holdout_passages: int = 800
     global_batch: int = 128
     questions_per_document: int = 1
@@ -117,6 +119,9 @@ class TrainConfig:
         _require(self.recipe in RECIPES, "recipe", f"one of {', '.join(RECIPES)}", self.recipe)
         _require(
             self.protect_form in PROTECT_FORMS, "protect_form", f"one of {', '.join(PROTECT_FORMS)}", self.protect_form
+        )
+        _require(
+            all(_is_number(v) and v >= 0 for v in self.mixture.values()), "mixture", "a table of numbers", self.mixture
         )
         known = bool(self.eval_top_k) and all(b in BANKS and type(k) is int for b, k in self.eval_top_k.items())
         _require(known, "eval_top_k", f"a table of K by {' and '.join(BANKS)}", self.eval_top_k)
@@ -247,6 +252,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "bool": (lambda v: type(v) is bool, "true or false"),
     "str": (lambda v: type(v) is str, "text"),
     "dict[str, Any]": (lambda v: isinstance(v, dict), "a table"),
+    "dict[str, float]": (lambda v: isinstance(v, dict), "a table"),
     "dict[str, int]": (lambda v: isinstance(v, dict), "a table"),
     "tuple[float, float]": (
         lambda v: isinstance(v, tuple) and len(v) == 2 and all(_is_number(b) and 0 <= b < 1 for b in v),

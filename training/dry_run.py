@@ -41,7 +41,7 @@ def dry_run(request: TrainRequest) -> dict[str, Any]:
 
     config = request.resolved()
     reads = check_system(request.system, request.reads)
-    records, files = load_data(request.data, config, lambda event: None)
+    records, files = load_data(request.data, config, lambda event: None, out=request.out)
     held_out, kept = split_records(records, config)
     check_enough(request.data, held_out, kept)
     spec, world = config.memory_spec(), World(request.device)

@@ -41,7 +41,8 @@ class TrainRequest:
 
     Args:
         config: Name of a shipped configuration, or the path of a TOML file.
-        data: Folder with the records, or with raw sets from which they are made; or one file of records.
+        data: Folder with the records, or with raw sets from which they are made; or one file of records. None
+            takes the paper's source sets from the hub.
         out: Folder of the run: configuration, events, training states, report, checkpoint.
         recipe: `paper` or `d2a`; None takes the configuration's.
         system: `doc2atom`, `d2l`, `reader` or `blind`; `reads` is what it reads, None for its default.
@@ -52,7 +53,7 @@ class TrainRequest:
     """
 
     config: str
-    data: Path
+    data: Path | None
     out: Path
     model: str | None = None
     recipe: str | None = None
@@ -131,10 +132,10 @@ def _events(
 def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit, start: Path | None) -> Path:
     from training.build import Material, episodes_file
     from training.loop import StateFiles, Trainer
-    from training.sources import check_enough, load_data, split_records
+    from training.sources import check_enough, data_facts, load_data, split_records
 
     with world.main_first():
-        records, files = load_data(request.data, config, emit)
+        records, files = load_data(request.data, config, emit, out=request.out)
         held_out, kept = split_records(records, config)
         check_enough(request.data, held_out, kept)
         cache = episodes_file(files[0].parent, config, kept)
@@ -154,7 +155,8 @@ def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit,
     best = trainer.run()
     del trainer
     if world.is_main:
-        _finish(request, builder, module, material, held_material, best)
+        data = data_facts(files, config, kept)
+        _finish(request, builder, module, held_material, {"config": config.to_dict(), "data": data, "held_out": best})
     return request.out / "checkpoint"
 
 
@@ -207,27 +209,23 @@ def _finish(
     request: TrainRequest,
     builder: Builder,
     module: nn.Module,
-    material: Material,
     held_out: Material,
-    best: dict[str, float],
+    facts: dict[str, Any],
 ) -> None:
     """Write and register the checkpoint, and the report."""
     from models.checkpoint import register_checkpoint
     from models.presets import load_preset
     from training.report import write_report
-    from training.sources import data_facts
 
     config, emit = builder.config, builder.emit
     folder, preset = request.out / "checkpoint", load_preset(config.model).name
     module.eval().requires_grad_(False)
-    data = data_facts(request.data, config, material.records)
-    facts = {"config": config.to_dict(), "data": data, "held_out": best}
     save = _save_memory if request.system == "doc2atom" else _save_baseline
     save(folder, builder, module, preset, held_out.records, facts)
     if request.register and request.system == "doc2atom":
         register_checkpoint(folder, preset)
     emit({"event": "report", **write_report(request.out)})
-    emit({"event": "done", "checkpoint": str(folder), **best})
+    emit({"event": "done", "checkpoint": str(folder), **facts["held_out"]})
 
 
 def _save_memory(
@@ -292,7 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="smollm2")
     parser.add_argument("--recipe", choices=("paper", "d2a"))
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="default: the paper's source sets, from the hub")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--system", default="doc2atom")
     parser.add_argument("--reads", help="what d2l or the reader reads: raw, atoms or document")

@@ -1,41 +1,56 @@
 """Where a run's records come from: files, filters, and which passages are held out.
 
-Making records from question-answering sets is `training.annotation` and `training.prepare`.
+Making records from question-answering sets is `training.corpus`.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from models.atoms import AnnotationRecord
 from training.annotation.filters import usable
 from training.config import TrainConfig
+from training.corpus import MANIFEST
+from training.datasets.mixture import mix, mixture_shares
 from training.records import DataError, read_records
 
 Emit = Callable[[dict[str, Any]], None]
 
 
-def load_data(data: Path, config: TrainConfig, emit: Emit) -> tuple[list[AnnotationRecord], list[Path]]:
-    """Read what is usable of the records in a folder or a file; make them first where the folder has raw sets.
+def load_data(
+    data: Path | None, config: TrainConfig, emit: Emit, *, out: Path = Path()
+) -> tuple[list[AnnotationRecord], list[Path]]:
+    """Read what is usable of some records, mixed as the configuration says; make them first from raw sets.
+
+    Args:
+        data: A file of records, a folder of them, or a folder of raw sets, whose records go into its folder
+            `records`. None takes the sources of `mixture`, or the paper's five, from the hub.
+        out: Where the folder `records` of sets from the hub goes.
 
     Returns:
         The records, and the files that they came from.
-    """
-    files = record_files(data, config)
-    if not files and (data / "train").is_dir():
-        from training.prepare import prepare
 
-        emit({"event": "prepare", "out": str(data)})
-        if not record_files(data / "records", config):
-            prepare(data, data / "records")
-        files = record_files(data / "records", config)
-    files = files or [data / config.records]
-    filtered = (usable(record) for file in files for record in read_records(file))
-    return [record for record in filtered if record.atoms], files
+    Raises:
+        DataError: No records, and no sets to make them from.
+    """
+    files = [] if data is None else record_files(data, config)
+    if not files:
+        from training.corpus import make_records
+
+        if data is not None and not (data / "train").is_dir():
+            raise DataError(f"{data / config.records} does not exist", hint="Make records with `d2a annotate`")
+        folder = (data or out) / "records"
+        make_records(data, folder, names=tuple(config.mixture) or None, emit=emit)
+        files = record_files(folder, config)
+    by_source: dict[str, list[AnnotationRecord]] = {}
+    for file in files:
+        kept = [record for record in map(usable, read_records(file)) if record.atoms]
+        by_source.setdefault(file.parent.name, []).extend(kept)
+    return mixed(by_source, config), files
 
 
 def record_files(data: Path, config: TrainConfig) -> list[Path]:
@@ -44,7 +59,17 @@ def record_files(data: Path, config: TrainConfig) -> list[Path]:
         return [data]
     if (data / config.records).is_file():
         return [data / config.records]
-    return sorted(p for pattern in ("*.jsonl", "*.jsonl.gz") for p in data.glob(pattern))
+    return sorted(p for pattern in ("*.jsonl", "*.jsonl.gz", "*/shard-*.jsonl*") for p in data.glob(pattern))
+
+
+def mixed(by_source: Mapping[str, list[AnnotationRecord]], config: TrainConfig) -> list[AnnotationRecord]:
+    """Return one pass over the sources in the shares of `mixture`; without one, every record once."""
+    if not config.mixture:
+        return [record for records in by_source.values() for record in records]
+    sizes = {name: len(records) for name, records in by_source.items()}
+    shares = mixture_shares(sizes, config.mixture)
+    pairs = mix(sizes, shares, seed=config.seed, total=sum(sizes.values()))
+    return [by_source[name][place] for name, place in pairs]
 
 
 def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
@@ -56,25 +81,24 @@ def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
     return [records[i] for i in sorted(held)], [r for i, r in enumerate(records) if i not in held]
 
 
-def check_enough(data: Path, held_out: Sequence[AnnotationRecord], kept: Sequence[AnnotationRecord]) -> None:
+def check_enough(data: Path | None, held_out: Sequence[AnnotationRecord], kept: Sequence[AnnotationRecord]) -> None:
     """Raise DataError unless there is something to train on and something to evaluate on."""
     if len(held_out) < 2 or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
         raise DataError(
-            f"{data}: {len(held_out) + len(kept)} passages are too few: one in four with answerable questions is "
-            "held out",
+            f"{data or 'the sources'}: {len(held_out) + len(kept)} passages are too few: one in four with answerable "
+            "questions is held out",
             hint="Train on at least 8 passages with answerable questions",
         )
 
 
-def data_facts(data: Path, config: TrainConfig, records: Sequence[AnnotationRecord]) -> dict[str, Any]:
+def data_facts(files: Sequence[Path], config: TrainConfig, records: Sequence[AnnotationRecord]) -> dict[str, Any]:
     """Return what a checkpoint says of its data, with the manifest where the records came with one."""
     facts = {
         "records": config.records,
         "passages": len(records),
         "questions": sum(len(r.qa_pairs) for r in records),
     }
-    folder = data.parent if data.is_file() else data
-    for manifest in (folder / "manifest.json", folder / "records" / "manifest.json"):
-        if manifest.is_file():
-            return {**facts, "manifest": json.loads(manifest.read_text("utf-8"))}
+    for folder in (files[0].parent, files[0].parent.parent):
+        if (folder / MANIFEST).is_file():
+            return {**facts, "manifest": json.loads((folder / MANIFEST).read_text("utf-8"))}
     return facts

@@ -16,8 +16,12 @@ from d2a_cli._dashboard import OnEvent, training_progress
 
 def train(
     data: Annotated[
-        Path, typer.Option(help="Folder of training records (JSONL, plain, gzipped or in shards), or of raw sets.")
-    ],
+        Path | None,
+        typer.Option(
+            help="Folder of training records (JSONL, plain, gzipped or in shards), or of raw sets to make them from; "
+            "default: the paper's five sets, from the hub."
+        ),
+    ] = None,
     config: Annotated[
         str | None, typer.Option(help="Training config: a shipped one or the path of a TOML; default: the model's.")
     ] = None,

@@ -161,22 +161,6 @@ def test_a_registered_checkpoint_is_found_without_being_named(tmp_path):
     assert memory_over(tmp_path, request).status().preset == "tiny"
 
 
-def test_raw_sets_are_prepared_on_the_way(tmp_path, monkeypatch):
-    request = request_for(tmp_path, "llama", "paper")
-    (tmp_path / "data" / "r.jsonl.gz").unlink()
-    (tmp_path / "data" / "train").mkdir()
-    prepared = []
-
-    def prepare(raw, out):
-        prepared.append((raw, out))
-        write_records(out / "r.jsonl.gz", passages(8))
-
-    monkeypatch.setattr("training.prepare.prepare", prepare)
-    for _ in range(2):
-        train(request, on_event=lambda _: None)
-    assert prepared == [(tmp_path / "data", tmp_path / "data" / "records")]
-
-
 def test_too_few_passages_are_refused_before_a_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(models.base, "load_base", lambda *_, **__: pytest.fail("the model was loaded"))
     request = request_for(tmp_path, "llama", "d2a", records=river_and_town())
@@ -189,7 +173,7 @@ def test_too_few_passages_are_refused_before_a_model_is_loaded(tmp_path, monkeyp
     [
         ({"config": "nonesuch"}, ConfigError, "no training configuration"),
         ({"overrides": {"memory.rnak": 2}}, ConfigError, "memory: unknown key 'rnak'"),
-        ({"data": Path("nowhere")}, DataError, r"does not exist.*training\.prepare"),
+        ({"data": Path("nowhere")}, DataError, r"does not exist.*d2a annotate"),
         ({"base_path": Path("nowhere")}, BaseModelError, "holds no model"),
         ({"model": "nonesuch"}, ConfigError, "model: must be one of"),
     ],
