@@ -32,8 +32,12 @@ from training.losses import listwise_loss
 def calibrate(
     library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
-    """Fit the score in place and the gate behind it; return the gate, and figures for the record."""
-    scores = fit_scores(library, seed=seed, max_questions=max_questions, batch_size=batch_size)
+    """Fit the score in place and the gate behind it, whose answers are dear: `max_questions` is for the gate alone.
+
+    Returns:
+        The gate, and figures for the record.
+    """
+    scores = fit_scores(library, seed=seed)
     gate, figures = fit_gate(library, seed=seed, max_questions=max_questions, batch_size=batch_size)
     return gate, {**figures, "scores": scores}
 
