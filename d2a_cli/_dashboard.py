@@ -75,16 +75,19 @@ class Dashboard:
     def render(self) -> RenderableType:
         """Return what the terminal shows."""
         from rich.console import Group
+        from rich.table import Table
         from rich.text import Text
 
-        parts: list[RenderableType] = [Text(line) for line in self.header()]
+        tables: list[RenderableType] = []
         if losses := self.losses():
-            parts.append(_table(("loss", "now", "before"), losses))
+            tables.append(_table(["loss", "now", "before"], losses))
         if self.evaluations:
-            names = [n for n, v in self.evaluations[-1].items() if n not in ("event", "seconds") and _is_number(v)]
-            rows = [[number(e.get(n)) for n in names] for e in self.evaluations]
-            parts.append(_table(["held out: step", *names[1:]], rows))
-        return Group(*parts)
+            steps = [f"step {e['step']}" for e in self.evaluations]
+            tables.append(_table(["held out", *steps], self.held_out()))
+        beside = Table.grid(padding=(0, 4))  # one under the other they would not fit a small window
+        if tables:
+            beside.add_row(*tables)
+        return Group(*(Text(line) for line in self.header()), beside)
 
     def header(self) -> list[str]:
         """Return the lines above the tables: what runs where, how far it is, and how fast."""
@@ -117,6 +120,11 @@ class Dashboard:
         step = self.last.get("step", {})
         names = [n for n, v in step.items() if n not in _PLACED and _is_number(v)]
         return [[name, number(step[name]), number(self.before.get(name))] for name in names]
+
+    def held_out(self) -> list[list[str]]:
+        """Return a row for each figure of the last evaluations."""
+        names = [n for n, v in self.evaluations[-1].items() if n not in ("step", "seconds") and _is_number(v)]
+        return [[name, *(number(e.get(name)) for e in self.evaluations)] for name in names]
 
     def _of_evaluation(self, name: str) -> Any:
         return self.evaluations[-1].get(name) if self.evaluations else None

@@ -49,9 +49,10 @@ def test_every_figure_that_people_expect_is_there():
     assert "step 100  epoch 0.14  stage 1  K 2  lr 2.50e-04  41,000 tokens/s  0.250 s/step" in text
     assert "routing top-1 0.75  answerability AUROC 0.987" in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["lm", "2", "2.5"] in rows and ["route", "0.125", "0.125"] in rows
-    assert ["held", "out:", "step", "loss", "auroc", "correct", "shuffled"] in rows
-    assert ["50", "1.75", "0.987", "1.5", "2.5"] in rows
+    assert ["loss", "now", "before", "held", "out", "step", "50"] in rows
+    # Losses on the left, and beside them what the evaluation found.
+    assert ["lm", "2", "2.5", "loss", "1.75"] in rows and ["route", "0.125", "0.125", "auroc", "0.987"] in rows
+    assert ["correct", "1.5"] in rows and ["shuffled", "2.5"] in rows
 
 
 def test_before_the_first_step_the_latest_event_is_shown():
@@ -65,7 +66,8 @@ def test_names_cannot_steer_the_terminal():
 
 def test_the_last_evaluations_are_kept():
     text = shown(STEP, *({**EVAL, "step": n} for n in range(1, 8)))
-    assert [line.split()[0] for line in text.splitlines()[-4:]] == ["4", "5", "6", "7"]
+    [header] = [line for line in text.splitlines() if "held out" in line]
+    assert header.split()[-8:] == ["step", "4", "step", "5", "step", "6", "step", "7"]
 
 
 def test_times_are_short():
