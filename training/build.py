@@ -6,7 +6,6 @@ systems themselves are `training.step` and `training.systems`.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from training.features import FeatureCache, LiveFeatures, Texts, build_cache
 from training.held_out import HeldOut
 from training.losses import input_bases
 from training.rerank import rerank_scores
+from training.sources import fingerprint
 from training.step import TrainStep
 from training.systems.d2l import D2LSystem
 from training.systems.documents import Documents
@@ -88,9 +88,8 @@ class Material:
 
 def episodes_file(folder: Path, config: TrainConfig, records: Sequence[AnnotationRecord]) -> Path:
     """Return where the episodes of exactly these records, seed and word matching are kept."""
-    identity = repr((LEXICAL_VERSION, EPISODES_VERSION, config.seed, records))
-    digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass"))
-    return folder / f"{config.records}.{digest.hexdigest()[:12]}.episodes.npz"
+    name = fingerprint(LEXICAL_VERSION, EPISODES_VERSION, config.seed, *records)
+    return folder / f"{config.records}.{name[:12]}.episodes.npz"
 
 
 @dataclass(frozen=True, kw_only=True)

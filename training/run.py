@@ -8,7 +8,6 @@ accelerate launch --config_file training/configs/zero2.yaml -m training.run --co
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -150,7 +149,7 @@ def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit,
         builder.held_out(builder.over(module, held_material), held_material, world),
         world,
         emit,
-        states=StateFiles(folder=request.out / "states", identity=_identity(request, config, kept), start=start),
+        states=StateFiles(folder=request.out / "states", identity=_identity(builder, kept), start=start),
     )
     best = trainer.run()
     del trainer
@@ -278,11 +277,13 @@ def _save_baseline(
     save_baseline(folder, module, meta)
 
 
-def _identity(request: TrainRequest, config: TrainConfig, records: Sequence[AnnotationRecord]) -> str:
+def _identity(builder: Builder, records: Sequence[AnnotationRecord]) -> str:
     """Name a run by all that its result depends on."""
-    settings = {k: v for k, v in config.to_dict().items() if k not in _HARMLESS}
-    text = repr((request.system, request.reads, sorted(settings.items()), records))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    from training.sources import fingerprint
+
+    settings = {k: v for k, v in builder.config.to_dict().items() if k not in _HARMLESS}
+    parts = (builder.system, builder.reads, builder.base.fingerprint(), sorted(settings.items()))
+    return fingerprint(*parts, *records)[:16]
 
 
 def main() -> None:

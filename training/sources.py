@@ -5,6 +5,7 @@ Making records from question-answering sets is `training.corpus`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,14 @@ def check_enough(data: Path | None, held_out: Sequence[AnnotationRecord], kept: 
             "questions is held out",
             hint="Train on at least 8 passages with answerable questions",
         )
+
+
+def fingerprint(*parts: object) -> str:
+    """Return 64 hex digits over what parts say of themselves, one after the other: millions of atoms fit in."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(repr(part).encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
 
 
 def data_facts(files: Sequence[Path], config: TrainConfig, records: Sequence[AnnotationRecord]) -> dict[str, Any]:

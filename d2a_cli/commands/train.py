@@ -89,12 +89,20 @@ def train(
         return
     with _progress(json) as on_event:
         folder = run_training(request, on_event=on_event)
-    if not json and os.environ.get("RANK", "0") == "0":
+    if not json and _speaks():
         _output.line(folder)
+
+
+def _speaks() -> bool:
+    """Return whether this process talks to the user: of several under a launcher the first one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def _progress(json: bool) -> Iterator[OnEvent]:
+    if not _speaks():
+        yield lambda event: None
+        return
     if json:
         yield lambda event: _output.emit_json(event, indent=None)
         return

@@ -123,6 +123,14 @@ def test_train_json_is_one_object_a_line(d2a: Run, training: list[Any]) -> None:
     assert d2a("train", "--json").exit_code == 0 and training[1].data is None  # the paper's sets, from the hub
 
 
+def test_of_several_processes_only_the_first_one_talks(
+    d2a: Run, training: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    result = d2a("train", "--data", "records")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(
     ("options", "reads"),
     [
