@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
 import time
 from collections import defaultdict
@@ -215,9 +216,14 @@ def main() -> None:
         asks = random.Random(args.seed).sample(asks, min(args.limit, len(asks)))
     started = time.monotonic()
     evaluation, results = Evaluation(library, gate, seed=args.seed), defaultdict(list)
-    for start in range(0, len(asks), args.batch):
-        for row, items in evaluation.run(asks[start : start + args.batch], args.rows).items():
-            results[row] += items
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+    with (args.out / "predictions.jsonl" if args.out else Path(os.devnull)).open("w", encoding="utf-8") as file:
+        for start in range(0, len(asks), args.batch):
+            for row, items in evaluation.run(asks[start : start + args.batch], args.rows).items():
+                results[row] += items
+                file.writelines(json.dumps({"row": row, **item}, ensure_ascii=False) + "\n" for item in items)
+            file.flush()
     table = summarize(results, gate.threshold)
     for row, items in results.items():
         if "f1" in table[row]:
@@ -243,11 +249,7 @@ def main() -> None:
         "bm25": bm25,
     }
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-        with (args.out / "predictions.jsonl").open("w", encoding="utf-8") as file:
-            for row, items in results.items():
-                file.writelines(json.dumps({"row": row, **item}, ensure_ascii=False) + "\n" for item in items)
     print(json.dumps({k: v for k, v in summary.items() if k != "rows"}))
     for row, figures in table.items():
         print(

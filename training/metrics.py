@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+
+import numpy as np
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -58,6 +59,7 @@ def auroc(positive: Sequence[float], negative: Sequence[float]) -> float:
 
 def bootstrap_interval(values: Sequence[float], *, samples: int = 2000, seed: int = 0) -> tuple[float, float]:
     """Return the 95 % percentile interval of the mean, by resampling `values`."""
-    rng = random.Random(seed)
-    means = sorted(sum(rng.choices(values, k=len(values))) / len(values) for _ in range(samples))
-    return means[round(0.025 * samples)], means[round(0.975 * samples) - 1]
+    rng, array = np.random.default_rng(seed), np.asarray(values, dtype=np.float64)
+    means = [array[rng.integers(len(array), size=len(array))].mean() for _ in range(samples)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
