@@ -66,7 +66,7 @@ class Trainer:
 
     Args:
         system: An `nn.Module` whose parameters are trained; `forward(batch, phase)` returns `{loss: (sum, count)}`.
-        nearest: How batches find atoms by cosine; None where none are wanted.
+            It may bring `shared` (counts alone), `nearest` (atoms by cosine) and `loss_weights` of its own.
         states: None keeps no training states.
     """
 
