@@ -136,6 +136,7 @@ class Evaluation:
                 torch.tensor(reply.refusal_logprob),
                 route.num_atoms_B[index],
             )
+            result["gate_features"] = features.tolist()
             result["answerability"] = float(self.gate(features))
             hits = [r in ask.gold for r in route.row_BK[index].tolist()]
             result["rank"] = hits.index(True) + 1 if any(hits) else None
