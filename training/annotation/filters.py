@@ -7,18 +7,19 @@ Paper: appendix "Source-span validation", "Failure Handling and Quality Logging"
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from pathlib import Path
 
-from models.atoms import AnnotationRecord
+from models.atoms import AnnotationRecord, Question
 from training.annotation.shards import read_shards
 
 
 def usable(record: AnnotationRecord) -> AnnotationRecord:
     """Return a record without atoms whose span is not in the text and without questions that carry a warning.
 
-    Relations to atoms that are gone go with them. A record of atoms alone stays one.
+    What refers to an atom that is gone goes with it: a relation, a distractor, or a question of which it is gold. A
+    record of atoms alone stays one.
     """
     kept = {atom.atom_id for atom in record.atoms if atom.span_valid}
     atoms = tuple(
@@ -26,8 +27,20 @@ def usable(record: AnnotationRecord) -> AnnotationRecord:
         for atom in record.atoms
         if atom.span_valid
     )
-    questions = tuple(q for q in record.qa_pairs if not q.annotation_warnings and kept.issuperset(q.gold_atom_ids))
+    questions = tuple(
+        _among(question, kept)
+        for question in record.qa_pairs
+        if not question.annotation_warnings and kept.issuperset(question.gold_atom_ids)
+    )
     return replace(record, atoms=atoms, qa_pairs=questions).validated()
+
+
+def _among(question: Question, kept: Set[str]) -> Question:
+    return replace(
+        question,
+        supporting_atom_ids=tuple(i for i in question.supporting_atom_ids if i in kept),
+        distractor_atom_ids=tuple(i for i in question.distractor_atom_ids if i in kept),
+    )
 
 
 def usable_records(folder: Path) -> Iterator[AnnotationRecord]:
