@@ -7,7 +7,7 @@ whole global batch and takes its part, so neither the number of processes nor a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +19,7 @@ from training.episodes import ANSWERABLE, OFF_TOPIC, SIBLING, UNANSWERABLE, Epis
 
 MAX_PASSAGE_ATOMS = 64
 MAX_IRRELEVANT = 32  # of a global batch; a sample is enough for the mean of a norm
+NUM_RANDOM = 2048  # atoms of the whole library that every key of a global batch is held against
 
 # The atoms of the whole library whose keys are nearest to some questions: rows [B] to flat atom rows [B, M].
 Nearest = Callable[[Tensor], Tensor]
@@ -34,6 +35,7 @@ class Plan:
         absent_B: Leave the passage's own atoms out, so that nothing is gold.
         suppress_B: The adapter composed for this question should vanish.
         coin_B: A uniform number a question, for what the step decides at random.
+        random_R: Flat rows of atoms drawn from all, the same for every part.
     """
 
     episode_B: np.ndarray
@@ -41,14 +43,14 @@ class Plan:
     absent_B: np.ndarray
     suppress_B: np.ndarray
     coin_B: np.ndarray
+    random_R: np.ndarray
     num_lm: int
 
     def part(self, index: int, num_parts: int) -> Plan:
         """Return every `num_parts`-th row of both kinds, from row `index` on."""
         lm = np.arange(index, self.num_lm, num_parts)
         rows = np.concatenate([lm, np.arange(self.num_lm + index, len(self.episode_B), num_parts)])
-        arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
-        return Plan(**arrays, num_lm=len(lm))
+        return replace(self, **{k: v[rows] for k, v in vars(self).items() if k.endswith("_B")}, num_lm=len(lm))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,8 @@ class Batch:
         candidate_BC: Flat atom rows; padding repeats row 0.
         valid_BC: Candidates of the bank that the row stands for.
         contrast_BC: Those and, whatever the bank, the best of the library: what the cosine alone is trained against.
+        random_R: Atoms drawn from all, against which it is trained too.
+        random_BR: Those of them that are not gold for the row's question.
         lexical_BC: Normalised BM25 under the bank that the row stands for.
         distractor_BC: The annotated ones; the lexically nearest other candidate where none are annotated.
         group_BC: Conflict group, -1 for none.
@@ -72,6 +76,8 @@ class Batch:
     candidate_BC: Tensor
     valid_BC: Tensor
     contrast_BC: Tensor
+    random_R: Tensor
+    random_BR: Tensor
     lexical_BC: Tensor
     gold_BC: Tensor
     supporting_BC: Tensor
@@ -153,12 +159,14 @@ class Sampler:
         suppress = np.zeros(len(episode), dtype=bool)
         # Evenly, so that every kind of off-topic row takes part.
         suppress[vanishing[:: max(1, -(-len(vanishing) // MAX_IRRELEVANT))]] = True
+        num_atoms = int(self.host.atom_start[-1])
         return Plan(
             episode_B=episode,
             library_B=in_library | absent,
             absent_B=absent,
             suppress_B=suppress,
             coin_B=rng.random(len(episode), dtype=np.float32),
+            random_R=rng.choice(num_atoms, min(NUM_RANDOM, num_atoms), replace=False),
             num_lm=len(lm),
         )
 
@@ -190,12 +198,15 @@ class Sampler:
             lexical = torch.cat([lexical, far_lexical], dim=1)
         lexical = lexical * valid
         gold = _among(candidate, e["gold"][question_B]) & valid
+        random_R = self._send(plan.random_R)
         refuse_B = (kind_B == SIBLING) | (kind_B == UNANSWERABLE) | (absent_B & in_lm_B)
         return Batch(
             question_B=question_B,
             candidate_BC=candidate.masked_fill(~contrast, 0),
             valid_BC=valid,
             contrast_BC=contrast,
+            random_R=random_R,
+            random_BR=~_among(random_R[None], e["gold"][question_B]),
             lexical_BC=lexical,
             gold_BC=gold,
             supporting_BC=_among(candidate, e["supporting"][question_B]) & valid,
@@ -262,9 +273,14 @@ class Sampler:
 def fixed_plan(episode_B: np.ndarray, *, library: bool) -> Plan:
     """Return a plan that asks all of some episodes, with nothing left to chance."""
     no = np.zeros(len(episode_B), dtype=bool)
-    coin = np.ones(len(episode_B), dtype=np.float32)
     return Plan(
-        episode_B=episode_B, library_B=no | library, absent_B=no, suppress_B=no, coin_B=coin, num_lm=len(episode_B)
+        episode_B=episode_B,
+        library_B=no | library,
+        absent_B=no,
+        suppress_B=no,
+        coin_B=np.ones(len(episode_B), dtype=np.float32),
+        random_R=np.empty(0, dtype=np.int64),
+        num_lm=len(episode_B),
     )
 
 

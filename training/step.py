@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import FrozenBase, Site
@@ -51,13 +52,15 @@ class Routed:
 
     Args:
         atom_U: Flat rows of the batch's distinct candidates; `column_BC` says which is which.
-        cosine_BC: Question keys against the row's candidates.
+        query_BE: Keys of the questions.
+        cosine_BC: These against the keys of the row's candidates.
     """
 
     routing: Routing
     atom_U: Tensor
     latent_UZ: Tensor
     column_BC: Tensor
+    query_BE: Tensor
     cosine_BC: Tensor
 
 
@@ -158,7 +161,14 @@ class TrainStep(nn.Module):
         router = self.network.router
         score_BC = router.score(cosine_BC, batch.lexical_BC, self.metadata_NM[batch.candidate_BC], batch.rerank_BC)
         routing = router.select(score_BC, batch.valid_BC, top_k=top_k)
-        return Routed(routing=routing, atom_U=atom_U, latent_UZ=latent_UZ, column_BC=column_BC, cosine_BC=cosine_BC)
+        return Routed(
+            routing=routing,
+            atom_U=atom_U,
+            latent_UZ=latent_UZ,
+            column_BC=column_BC,
+            query_BE=query_BE,
+            cosine_BC=cosine_BC,
+        )
 
     def adapter(self, routed: Routed, index_BK: Tensor, log_weight_BK: Tensor) -> ComposedAdapter:
         """Compose the chosen candidates (columns of the batch) into one adapter a question."""
@@ -210,8 +220,7 @@ class TrainStep(nn.Module):
         if "null_slot" in on:
             sums["null_slot"] = listwise_loss(score_BC, gold_BC, valid_BC, null_slot=True)
         if "contrastive" in on:
-            cosine_BC = CONTRASTIVE_SCALE * routed.cosine_BC
-            sums["contrastive"] = listwise_loss(cosine_BC, gold_BC, batch.contrast_BC, null_slot=False)
+            sums["contrastive"] = self._contrastive(routed, batch)
         if "rerank" in on and batch.rerank_BC is not None:
             sums["rerank"] = rerank_loss(score_BC, gold_BC, valid_BC, null_slot=null_slot)
         if "conflict" in on:
@@ -222,6 +231,18 @@ class TrainStep(nn.Module):
             relevant_BK = gold_BC.gather(1, index_BK)
             sums["confidence"] = confidence_loss(routed.routing.log_weight_BK, confidence_BK, relevant_BK)
         return sums
+
+    def _contrastive(self, routed: Routed, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Hold the gold atoms' cosines against those of near atoms, which are hard, and of random ones, which are many.
+
+        The nearest atoms of keys that know nothing yet are no better than chance; random ones give the keys their
+        first order.
+        """
+        key_RE, _ = self.network.compile_atoms(self.features.atom_pooled(batch.random_R))
+        cosine = torch.cat([routed.cosine_BC, routed.query_BE @ key_RE.T], dim=1)
+        gold = F.pad(batch.gold_BC, (0, len(batch.random_R)))
+        valid = torch.cat([batch.contrast_BC, batch.random_BR], dim=1)
+        return listwise_loss(CONTRASTIVE_SCALE * cosine, gold, valid, null_slot=False)
 
     def _language_losses(self, routed: Routed, batch: Batch, phase: Phase) -> Sums:
         """Return the losses of what the routed atoms write, and the number of tokens that ran."""

@@ -207,6 +207,18 @@ def test_the_parts_of_a_plan_are_the_plan(drawn):
     assert sorted(lm) == sorted(plan.episode_B[: plan.num_lm])
 
 
+def test_every_part_is_held_against_the_same_random_atoms_each_once(drawn, monkeypatch):
+    sampler, batch = drawn
+    assert sorted(sampler.plan(0).random_R) == list(range(120))  # a library smaller than the limit gives all
+    monkeypatch.setattr("training.batches.NUM_RANDOM", 50)
+    plan = sampler.plan(0)
+    assert len(set(plan.random_R)) == 50 and not np.array_equal(plan.random_R, sampler.plan(1).random_R)
+    assert all(np.array_equal(plan.part(i, 3).random_R, plan.random_R) for i in range(3))
+    for row, question in enumerate(batch.question_B.tolist()):
+        # Question n of these records has atom n as its only gold one.
+        assert batch.random_R[~batch.random_BR[row]].tolist() == [question]
+
+
 def test_an_epoch_asks_every_question_once_and_the_next_in_another_order():
     sampler = sampler_of(colours(8), replace(CONFIG, global_batch=6, share_sibling=0.0, batch_route=0))
     # 24 questions: four steps an epoch.

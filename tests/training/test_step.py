@@ -209,6 +209,27 @@ def test_scores_are_those_of_the_router_over_keys_words_and_metadata():
     torch.testing.assert_close(score_BC[row, column], expected)
 
 
+def test_the_cosine_is_trained_against_random_atoms_too_but_not_against_gold_ones():
+    step, sampler = world("llama", "d2a", RECORDS)
+    batch = drawn(step, sampler)
+    assert sorted(batch.random_R.tolist()) == list(range(24))  # all of so small a library
+    row = int(batch.gold_BC.any(-1).nonzero()[0])
+    with torch.no_grad():
+        key_NE, _ = step.network.compile_atoms(step.features.atom_pooled_ND)
+        query_E = step.network.query_keys(step.features.question_pooled(batch.question_B[row : row + 1]))[0]
+        logit_N = 20.0 * (key_NE @ query_E)
+        gold = batch.candidate_BC[row][batch.gold_BC[row]].tolist()
+        near = batch.candidate_BC[row][batch.contrast_BC[row]]
+        others = torch.tensor([atom for atom in batch.random_R.tolist() if atom not in gold])
+        # One term a near atom and one a random one, of which the question has a single gold atom.
+        expected = torch.cat([logit_N[near], logit_N[others]]).logsumexp(0) - logit_N[gold].logsumexp(0)
+        alone = replace(batch, gold_BC=batch.gold_BC & (torch.arange(len(batch.question_B)) == row)[:, None])
+    total, count = value(step, alone, "contrastive")
+    assert (total, count) == (pytest.approx(expected.item(), rel=1e-4), 1)
+    none = replace(alone, random_R=batch.random_R[:0], random_BR=batch.random_BR[:, :0])
+    assert value(step, none, "contrastive")[0] < total
+
+
 def test_the_marked_rows_alone_take_part_in_the_irrelevance_loss():
     step, sampler = world("llama", "d2a", RECORDS, replace(CONFIG, batch_route=120))
     batch = drawn(step, sampler)
@@ -244,6 +265,8 @@ def one_question(scores, gold):
         candidate_BC=torch.arange(len(scores))[None],
         valid_BC=~flags,
         contrast_BC=~flags,
+        random_R=torch.zeros(0, dtype=torch.long),
+        random_BR=torch.zeros(1, 0, dtype=torch.bool),
         lexical_BC=torch.zeros(1, len(scores)),
         gold_BC=gold_BC,
         supporting_BC=flags,
