@@ -37,7 +37,7 @@ from training.losses import input_bases
 from training.rerank import rerank_scores
 from training.sources import fingerprint
 from training.step import TrainStep
-from training.systems.d2l import D2LSystem
+from training.systems.d2l import TEACHER_TEMPERATURE, TEACHER_TOKENS, D2LSystem
 from training.systems.documents import Documents
 from training.systems.prompts import BarePrompts, TextPrompts
 from training.systems.reader import StaticSystem
@@ -157,9 +157,9 @@ class Builder:
     def _d2l(self, hyper: nn.Module, material: Material) -> D2LSystem:
         # Its LoRA stands in every layer, so nothing but the teacher could be kept.
         spec = replace(self.spec, num_memory_layers=self.base.num_layers)
-        features = LiveFeatures(self.base, spec, self.config, material.spoken(teacher=self._distils))
-        documents = Documents.of(material.records, form=self.reads)
-        return D2LSystem(self.base, hyper, features, documents, temperature=self.config.distill_temperature)
+        config = replace(self.config, distill_top_k=TEACHER_TOKENS, distill_temperature=TEACHER_TEMPERATURE)
+        features = LiveFeatures(self.base, spec, config, material.spoken(teacher=self.distils))
+        return D2LSystem(self.base, hyper, features, self._documents(material, form=self.reads))
 
     def _static(self, lora: nn.Module, material: Material) -> StaticSystem:
         if self.system == "blind":
@@ -169,11 +169,16 @@ class Builder:
             self.base,
             self.config,
             material.texts,
-            Documents.of(material.records),
+            self._documents(material, form="raw"),
             first_layer=lora.first_layer,
             evidence=self.reads,
         )
         return StaticSystem(self.base, lora, prompts)
+
+    def _documents(self, material: Material, *, form: str) -> Documents:
+        """Return the passages as long as the teacher reads them."""
+        documents = Documents.of(material.records, form=form)
+        return documents.cut(self.base.tokenizer, self.config.max_context_tokens)
 
     @cached_property
     def _reranker(self) -> CrossEncoder | None:
@@ -186,11 +191,17 @@ class Builder:
         return reranker
 
     @property
-    def _distils(self) -> bool:
+    def distils(self) -> bool:
+        """Whether a teacher reads the documents."""
         return "distill" in self.config.active_losses and self.system in ("doc2atom", "d2l")
 
+    @property
+    def caches(self) -> bool:
+        """Whether frozen features are kept: not where what enters the first trained layer changes with the batch."""
+        return self.config.feature_home != "live" and self.system in ("doc2atom", "blind")
+
     def _features(self, spec: MemorySpec, material: Material) -> FeatureCache | LiveFeatures:
-        texts = material.spoken(teacher=self._distils)
+        texts = material.spoken(teacher=self.distils)
         if self.config.feature_home == "live":
             return LiveFeatures(self.base, spec, self.config, texts)
         started = time.monotonic()

@@ -40,7 +40,7 @@ class TrainConfig:
         supporting_as_negative: Supporting atoms count as negatives of the router, instead of not at all.
         gold_forcing: Share of language-model questions given their gold atoms at first; falls to 0 linearly.
         rescue_gold: Put the best gold atom in the last place where the router misses every one.
-        distill_temperature: tau; `distill_top_k` of the teacher's tokens are kept, and the mass of all others.
+        distill_temperature: tau, at which the memory is distilled; `training.systems.d2l` has its own.
         distill_top_k: The teacher's best tokens that are kept; all others share one bucket.
         target_density: rho, the mean gate that the sparse loss pulls towards.
         protect_form: `l2` or `null_space`, with a basis of `protect_size` directions a site.
@@ -54,10 +54,9 @@ class TrainConfig:
         patience: Evaluations in the last stage without a better held-out loss before the run stops.
         probe_margin: Nats a token by which another document's memory must be worse than the right one's,
             from `probe_from_step` on; a run that fails is stopped.
-        max_context_tokens: Of the document that the teacher reads.
-        feature_home: Where frozen features stay: `device`, `pinned` (page-locked host memory), `disk`, or `auto`.
-        feature_home: Where frozen features are kept: `device`, `pinned`, `disk`, `auto` by their size, or `live` for
-            none, which computes them in every step.
+        max_context_tokens: Of the document that the teacher reads, and that Doc-to-LoRA or the reader is given.
+        feature_home: Where frozen features are kept: `device`, `pinned` (page-locked host memory), `disk`, `auto` by
+            their size, or `live` for none, which computes them in every step.
         save_every: Optimiser steps between training states, of which the newest `keep_states` are kept.
     """
 
@@ -79,7 +78,6 @@ class TrainConfig:
     gold_forcing: float = 0.5
     rescue_gold: bool = True
     distill_temperature: float = 1.5
-    distill_top_k: int = 16
     distill_top_k: int = 32
     target_density: float = 0.5
     protect_form: str = "l2"
@@ -104,7 +102,6 @@ class TrainConfig:
     max_answer_tokens: int = 32
     max_context_tokens: int = 8192
     cache_batch_tokens: int = 65536
-    feature_home: str = "auto"
     feature_home: str = "auto"
     seed: int = 0
     loss: LossWeights = field(default_factory=LossWeights)

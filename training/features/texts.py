@@ -80,7 +80,7 @@ def tokenise(base: FrozenBase, spec: MemorySpec, config: TrainConfig, texts: Tex
     refusal_Q[others] = torch.arange(len(others)) + len(texts.questions)
     replies = _ids(tokenizer, [*texts.answers, *[REFUSAL] * len(others)])
     prompt = Ragged.of_ids([prompt_ids(tokenizer, q) for q in texts.questions])
-    pairs = zip(texts.questions, _cut(tokenizer, texts.contexts or (), config.max_context_tokens), strict=False)
+    pairs = zip(texts.questions, cut_texts(tokenizer, texts.contexts or (), config.max_context_tokens), strict=False)
     return Tokens(
         atom=Ragged.of_ids(_text_ids(base, spec, texts.atoms)),
         question=Ragged.of_ids(_text_ids(base, spec, texts.questions)),
@@ -103,15 +103,15 @@ def _text_ids(base: FrozenBase, spec: MemorySpec, texts: Sequence[str]) -> list[
     return [i or [base.prefix_ids[-1]] for i in ids]
 
 
-def _cut(tokenizer: PreTrainedTokenizerBase, contexts: Sequence[str], max_tokens: int) -> list[str]:
-    """Cut contexts to a number of tokens, at the end of the last token's text."""
+def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_tokens: int) -> list[str]:
+    """Cut texts to a number of tokens, at the end of the last token's text."""
     known: dict[str, str] = {}
-    for context in dict.fromkeys(contexts):
+    for text in dict.fromkeys(texts):
         spans = tokenizer(
-            context, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True
+            text, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True
         )["offset_mapping"]
-        known[context] = context if len(spans) < max_tokens else context[: spans[-1][1]]
-    return [known[context] for context in contexts]
+        known[text] = text if len(spans) < max_tokens else text[: spans[-1][1]]
+    return [known[text] for text in texts]
 
 
 def _common_head(rows: Ragged) -> int:

@@ -32,16 +32,17 @@ from training.systems.evidence import asked_passages
 if TYPE_CHECKING:
     from training.curriculum import Phase
 
-TEACHER_TOKENS = 16
+# As published; what the teacher's targets are made with.
+TEACHER_TOKENS, TEACHER_TEMPERATURE = 16, 1.0
 
 
 class D2LSystem(nn.Module):
     """The hypernetwork with everything that its training needs.
 
     Args:
-        features: Only token ids of prompts and answers are read, and the teacher where distillation is on.
+        features: Only token ids of prompts and answers are read, and where distillation is on the teacher, at
+            `TEACHER_TEMPERATURE`.
         documents: What becomes a LoRA.
-        temperature: The one that the teacher's targets were made at; published is 1.
     """
 
     loss_weights = MappingProxyType({"lm": 1.0, "distill": 1.0, "lora_l1": 0.1})
@@ -52,11 +53,9 @@ class D2LSystem(nn.Module):
         hyper: HyperLora,
         features: FeatureCache | LiveFeatures,
         documents: Documents,
-        *,
-        temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        self.base, self.hyper, self.features, self.temperature = base, hyper, features, temperature
+        self.base, self.hyper, self.features = base, hyper, features
         self.passage_of_atom_N = torch.tensor(documents.passage_of_atom, device=base.device)
         limit = hyper.config.max_chunk_tokens
         self.chunks = [document_chunks(base.tokenizer, text, max_chunk_tokens=limit) for text in documents.texts]
@@ -72,7 +71,7 @@ class D2LSystem(nn.Module):
         if "distill" in phase.weights:
             teacher = self.features.teacher(self._target_rows(batch))
             taught = answer.where(teacher.taught_A)
-            nats_T = topk_cross_entropy(taught.logits_TV, teacher.best, temperature=self.temperature)
+            nats_T = topk_cross_entropy(taught.logits_TV, teacher.best)
             out["distill"] = mean_by_row(nats_T, taught.row_T, num_rows=batch.num_lm)
             answer = answer.where(~teacher.taught_A)
         out["lm"] = lm_loss(answer.logits_TV, answer.target_T)
@@ -117,12 +116,12 @@ class D2LSystem(nn.Module):
         return self.features.target_rows(batch.question_B[: batch.num_lm], batch.refuse_B[: batch.num_lm])
 
 
-def topk_cross_entropy(logits_TV: Tensor, teacher: TeacherTopK, *, temperature: float) -> Tensor:
+def topk_cross_entropy(logits_TV: Tensor, teacher: TeacherTopK) -> Tensor:
     """Return `-sum_k p_k log q_k` a token, nats, over the teacher's 16 best tokens, `[T]`.
 
     q is over the whole vocabulary, and p is not normalised again.
     """
-    log_q_TV = (logits_TV.float() / temperature).log_softmax(-1)
+    log_q_TV = (logits_TV.float() / TEACHER_TEMPERATURE).log_softmax(-1)
     log_q_TK = log_q_TV.gather(-1, teacher.token_TK[:, :TEACHER_TOKENS])
     return -(teacher.log_p_TK[:, :TEACHER_TOKENS].float().exp() * log_q_TK).sum(-1)
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from models.atoms import AnnotationRecord
 from models.errors import ConfigError
+from training.features.texts import cut_texts
 
 FORMS = ("raw", "atoms")
 
@@ -47,11 +48,4 @@ class Documents:
 
     def cut(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> Documents:
         """Return the documents with at most `max_tokens` tokens each, cut at the end of the last one's text."""
-        texts = []
-        for text in self.texts:
-            ids = tokenizer(
-                text, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True
-            )
-            spans = ids["offset_mapping"]
-            texts.append(text if len(spans) < max_tokens else text[: spans[-1][1]])
-        return replace(self, texts=texts)
+        return replace(self, texts=cut_texts(tokenizer, self.texts, max_tokens))
