@@ -79,8 +79,15 @@ def _gold(asks: Sequence[Ask], scored: Scored) -> Tensor:
     return (scored.row_BC[:, :, None] == gold_BG[:, None, :]).any(-1) & scored.valid_BC
 
 
-def refit(data: Path, folder: Path, *, max_questions: int, batch_size: int) -> dict[str, Any]:
-    """Calibrate a finished checkpoint anew and write it back; return the figures."""
+def refit(
+    data: Path, folder: Path, *, max_questions: int, batch_size: int, temperature: float | None = None
+) -> dict[str, Any]:
+    """Calibrate a finished checkpoint anew and write it back; return the figures.
+
+    Args:
+        temperature: Another one for the softmax of the routing weights: fitted scores are sharper than those that
+            the language model was trained with.
+    """
     from models.base import load_base
     from models.checkpoint import load_network, read_meta, save_network
     from models.presets import load_preset
@@ -93,6 +100,9 @@ def refit(data: Path, folder: Path, *, max_questions: int, batch_size: int) -> d
     config = load_config(meta.preset).with_overrides(kept)
     base = load_base(load_preset(meta.preset))
     network, _ = load_network(folder, base)
+    if temperature is not None:
+        spec = replace(meta.spec, router=replace(meta.spec.router, temperature=temperature))
+        meta, network.spec, network.router.spec = replace(meta, spec=spec), spec, spec.router
     held_out, _ = split_records(load_data(data, config, lambda _: None)[0], config)
     library = Library(base, network, held_out)
     library.compile()
@@ -108,8 +118,12 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--temperature", type=float)
     args = parser.parse_args()
-    print(json.dumps(refit(args.data, args.checkpoint, max_questions=args.questions, batch_size=args.batch)))
+    figures = refit(
+        args.data, args.checkpoint, max_questions=args.questions, batch_size=args.batch, temperature=args.temperature
+    )
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
