@@ -7,6 +7,7 @@ and features is counted; that of activations and the time are estimates, and say
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from training.config import TrainConfig
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
     from training.features import LiveFeatures
     from training.run import TrainRequest
 
+Emit = Callable[[dict[str, Any]], None]
 # Of what a large matrix product reaches, attention, gathers and small products leave about this share.
 SUSTAINED = 0.3
 PROBE_SECONDS, PROBE_SIZE = 0.3, {"cuda": 4096}
 
 
-def dry_run(request: TrainRequest) -> dict[str, Any]:
+def dry_run(request: TrainRequest, *, on_event: Emit = lambda event: None) -> dict[str, Any]:
     """Check a request as `train` would, and describe the run.
+
+    Of raw sets the records are made, for they say how long the run is; the run then finds them.
 
     Raises:
         ConfigError, DataError, BaseModelError: As `train` does, before any work.
@@ -41,21 +45,21 @@ def dry_run(request: TrainRequest) -> dict[str, Any]:
 
     config = request.resolved()
     reads = check_system(request.system, request.reads)
-    records, files = load_data(request.data, config, lambda event: None, out=request.out)
+    records, files = load_data(request.data, config, on_event, out=request.out)
     held_out, kept = split_records(records, config)
     check_enough(request.data, held_out, kept)
     spec, world = config.memory_spec(), World(request.device)
     base = shape_of_base(request, config)
+    # The reranker is frozen and no part of what is counted; with its loss on it would be loaded.
+    light = config.with_overrides({"loss.rerank": 0.0})
+    builder = Builder(system=request.system, reads=reads, base=base, spec=spec, config=light, emit=on_event)
     with torch.device("meta"):
-        builder = Builder(
-            system=request.system, reads=reads, base=base, spec=spec, config=config, emit=lambda event: None
-        )
         module = builder.module()
     material = Material.of(kept, seed=config.seed)
     sampler = Sampler(material.episodes, config, "cpu")
     parts = num_parts(config, world.size)
     steps = planned_steps(config, sampler)
-    live = LiveFeatures(base, spec, config, material.spoken(teacher="distill" in config.active_losses))
+    live = LiveFeatures(base, spec, config, material.spoken(teacher=builder.distils))
     tokens = tokens_per_part(live, sampler, parts * world.size)
     trained = sum(p.numel() for p in module.parameters())
     return {
@@ -82,7 +86,7 @@ def dry_run(request: TrainRequest) -> dict[str, Any]:
             "parts_per_step": parts,
             "tokens_per_part": tokens,
         },
-        "memory": memory_bytes(live, trained, tokens, world.device),
+        "memory": memory_bytes(live, trained, tokens, world.device, caches=builder.caches),
         "time": estimated_time(base, spec, trained, tokens * parts, steps, world.device),
     }
 
@@ -138,14 +142,14 @@ def tokens_per_part(live: LiveFeatures, sampler: Sampler, num_parts: int) -> int
     return max(lengths, default=0) * len(lengths)
 
 
-def memory_bytes(live: LiveFeatures, trained: int, tokens: int, device: str) -> dict[str, int]:
+def memory_bytes(live: LiveFeatures, trained: int, tokens: int, device: str, *, caches: bool) -> dict[str, int]:
     """Return bytes a process: weights, training state, features, and an estimate for activations."""
     import torch
 
     from training.features.cache import layout
     from training.features.store import num_bytes
 
-    base, spec, config = live.base, live.spec, live.config
+    base, spec = live.base, live.spec
     weights = sum(p.numel() * p.element_size() for p in base.model.parameters())
     size = base.model.config
     # A layer keeps its input, the attention's and the MLP's; the logits are kept in float32 twice.
@@ -154,7 +158,7 @@ def memory_bytes(live: LiveFeatures, trained: int, tokens: int, device: str) -> 
     found = {
         "base_bytes": weights,
         "trained_bytes": trained * 4 * 4,  # float32: weights, gradients and two moments
-        "features_bytes": 0 if config.feature_home == "live" else num_bytes(layout(live)),
+        "features_bytes": num_bytes(layout(live)) if caches else 0,
         "activations_estimate_bytes": a_layer * spec.num_memory_layers + 2 * 4 * answers * size.vocab_size,
     }
     found["sum_bytes"] = sum(found.values())

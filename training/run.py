@@ -42,7 +42,7 @@ class TrainRequest:
         config: Name of a shipped configuration, or the path of a TOML file.
         data: Folder with the records, or with raw sets from which they are made; or one file of records. None
             takes the paper's source sets from the hub.
-        out: Folder of the run: configuration, events, training states, report, checkpoint.
+        out: Folder of the run: configuration, events, training states, report, checkpoint; records made of raw sets.
         recipe: `paper` or `d2a`; None takes the configuration's.
         system: `doc2atom`, `d2l`, `reader` or `blind`; `reads` is what it reads, None for its default.
         overrides: Dotted keys of the configuration and their values.

@@ -28,9 +28,10 @@ def load_data(
     """Read what is usable of some records, mixed as the configuration says; make them first from raw sets.
 
     Args:
-        data: A file of records, a folder of them, or a folder of raw sets, whose records go into its folder
-            `records`. None takes the sources of `mixture`, or the paper's five, from the hub.
-        out: Where the folder `records` of sets from the hub goes.
+        data: A file of records, a folder of them, or a folder of raw sets. None takes the sources of `mixture`, or
+            the paper's five, from the hub.
+        out: Folder of the run; the records of raw sets go into its folder `records`, which later runs may take as
+            their `data`.
 
     Returns:
         The records, and the files that they came from.
@@ -42,11 +43,8 @@ def load_data(
     if not files:
         from training.corpus import make_records
 
-        if data is not None and not (data / "train").is_dir():
-            raise DataError(f"{data / config.records} does not exist", hint="Make records with `d2a annotate`")
-        folder = (data or out) / "records"
-        make_records(data, folder, names=tuple(config.mixture) or None, emit=emit)
-        files = record_files(folder, config)
+        make_records(data, out / "records", names=tuple(config.mixture) or None, emit=emit)
+        files = record_files(out / "records", config)
     by_source: dict[str, list[AnnotationRecord]] = {}
     for file in files:
         kept = [record for record in map(usable, read_records(file)) if record.atoms]

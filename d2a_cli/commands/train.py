@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from d2a_cli import _options, _output, _settings
-from d2a_cli._dashboard import OnEvent, training_progress
+from d2a_cli._dashboard import OnEvent, event_line, training_progress
 
 
 def train(
@@ -113,7 +113,7 @@ def _progress(json: bool) -> Iterator[OnEvent]:
 def _show_estimate(request: Any, json: bool) -> None:
     from training.dry_run import dry_run
 
-    found = dry_run(request)
+    found = dry_run(request, on_event=lambda event: _output.note(event_line(event)))
     if json:
         _output.emit_json(found)
         return

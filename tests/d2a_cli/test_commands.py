@@ -151,8 +151,18 @@ def test_a_dry_run_prints_its_facts_on_stdout_and_trains_nothing(
     d2a: Run, training: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = {"model": "smollm2", "memory": {"sum_bytes": 3 * 2**30}, "time": {"hours_estimate": 1.23456}}
-    monkeypatch.setattr("training.dry_run.dry_run", lambda request: facts)
+
+    def dry_run(request: Any, *, on_event: Callable[[dict], None]) -> dict[str, Any]:
+        on_event({"event": "warning", "message": "no evaluation set"})
+        on_event({"event": "annotate", "source": "squad", "done": 256, "total": 300})
+        return facts
+
+    monkeypatch.setattr("training.dry_run.dry_run", dry_run)
     result = d2a("train", "--data", "records", "--dry-run")
+    assert result.stderr.splitlines() == [
+        "warning: message no evaluation set",
+        "annotate: source squad, done 256, total 300",
+    ]
     assert result.stdout.splitlines() == ["model: smollm2", "memory.sum: 3.00 GiB", "time.hours_estimate: 1.235"]
     assert json.loads(d2a("train", "--data", "records", "--dry-run", "--json").stdout) == facts
     assert training == []

@@ -31,6 +31,7 @@ def test_what_is_counted_is_what_a_run_has(tmp_path, family, recipe, monkeypatch
     request = request_for(tmp_path, family, recipe, overrides={"micro_batch": 2})
     with monkeypatch.context() as patch:
         patch.setattr(models.base.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("weights"))
+        patch.setattr("training.build.find_reranker", lambda *_: pytest.fail("reranker"))
         found = dry_run(request)
     assert not request.out.exists()
     config = request.resolved()
@@ -49,6 +50,12 @@ def test_what_is_counted_is_what_a_run_has(tmp_path, family, recipe, monkeypatch
     assert found["data"] == {"files": 1, "passages": 6, "held_out": 2, "atoms": 18, "questions": 6, "samples": 6}
     assert (found["schedule"]["steps"], found["schedule"]["parts_per_step"]) == (2, 2)
     assert found["time"]["hours_estimate"] == pytest.approx(found["time"]["step_seconds_estimate"] * 2 / 3600)
+
+
+@pytest.mark.parametrize(("system", "keeps"), [("d2l", False), ("reader", False), ("blind", True)])
+def test_only_systems_over_a_cache_are_said_to_keep_features(tmp_path, system, keeps):
+    memory = dry_run(request_for(tmp_path, "llama", "paper", system=system))["memory"]
+    assert (memory["features_bytes"] > 0) == keeps
 
 
 def test_steps_end_with_the_horizon_or_the_epochs_and_late_stages_are_told(tmp_path):

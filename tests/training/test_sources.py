@@ -1,6 +1,7 @@
 """Where records come from: raw sets made into records once, shares of sources, and what training leaves out."""
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -14,9 +15,11 @@ from models.presets import load_preset
 from tests.training.samples import colours, river_and_town
 from tests.training.test_run import request_for
 from training.config import TrainConfig
+from training.datasets.manifest import NOTHING_HELD_OUT
+from training.dry_run import dry_run
 from training.records import DataError, write_records
 from training.run import train
-from training.sources import load_data, mixed, record_files
+from training.sources import data_facts, load_data, mixed, record_files
 
 PLACES = ("Marn", "Tor", "Brenn", "Oland", "Kest", "Ulm", "Vara", "Wend", "Ystr", "Zell", "Aken", "Born")
 
@@ -48,28 +51,37 @@ def raw(tmp_path):
     return tmp_path / "raw"
 
 
-def test_raw_sets_become_records_once_without_evaluation_text(raw):
+@pytest.fixture
+def out(tmp_path):
+    """Return the folder of a run."""
+    return tmp_path / "run"
+
+
+def test_raw_sets_become_records_once_without_evaluation_text(raw, out):
     told = []
-    records, files = load_data(raw, TrainConfig(), told.append)
+    before = sorted(raw.rglob("*"))
+    records, files = load_data(raw, TrainConfig(), told.append, out=out)
+    assert sorted(raw.rglob("*")) == before  # a user's folder of sets is only read
     assert len(records) == 11 and not any("Born" in r.context for r in records)
     assert all(r.qa_pairs[0].gold_atom_ids for r in records)
     assert any(q.is_irrelevant for r in records for q in r.qa_pairs)  # probes
-    assert files == [raw / "records" / "squad" / "shard-00000.jsonl"]
+    assert files == [out / "records" / "squad" / "shard-00000.jsonl"]
+    assert len(told) == 1  # an event for many contexts, not for each
     assert told[-1] == {"event": "annotate", "source": "squad", "done": 11, "total": 11}
-    manifest = json.loads((raw / "records" / "manifest.json").read_text())
+    manifest = json.loads((out / "records" / "manifest.json").read_text())
     assert manifest["sources"][0]["num_contexts"] == 11 and manifest["sources"][0]["overlaps"] == {"squad": 1}
     told.clear()
-    assert load_data(raw, TrainConfig(), told.append)[0] == records and told == []
+    assert load_data(raw, TrainConfig(), told.append, out=out)[0] == records and told == []
 
 
-def test_making_records_goes_on_after_a_kill(raw, monkeypatch):
+def test_making_records_goes_on_after_a_kill(raw, out, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("training.datasets.manifest.DataManifest.to_dict", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            load_data(raw, TrainConfig(), lambda _: None)
-    assert not (raw / "records" / "manifest.json").exists()
+            load_data(raw, TrainConfig(), lambda _: None, out=out)
+    assert not (out / "records" / "manifest.json").exists()
     told = []
-    records, _ = load_data(raw, TrainConfig(), told.append)
+    records, _ = load_data(raw, TrainConfig(), told.append, out=out)
     assert len(records) == 11 and [e["done"] for e in told][-1] == 11
 
 
@@ -78,7 +90,8 @@ def test_a_run_over_raw_sets_carries_their_manifest(tmp_path, raw, monkeypatch):
     request = replace(request_for(tmp_path, "llama", "paper"), data=raw)
     base = load_base(load_preset(str(tmp_path / "tiny.toml")), base_path=request.base_path, device="cpu")
     _, meta = load_network(train(request, on_event=lambda _: None), base)
-    assert meta.training["data"]["manifest"]["held_out"] == {"squad": 1}
+    manifest = meta.training["data"]["manifest"]
+    assert manifest["held_out"] == {"squad": 1} and manifest["warnings"] == []
     assert meta.training["data"]["passages"] == 9  # of 11, two are held out
 
 
@@ -121,6 +134,49 @@ def test_atoms_without_a_valid_span_and_questions_with_warnings_are_left_out(tmp
     assert [q.gold_atom_ids for q in kept.qa_pairs] == [("atom_1",)]
 
 
-def test_a_folder_of_nothing_says_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"train\.jsonl\.gz does not exist.*d2a annotate"):
-        load_data(tmp_path, TrainConfig(), lambda _: None)
+def test_a_folder_of_nothing_says_what_to_do_and_leaves_nothing_behind(tmp_path, out):
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        (
+            "empty",
+            r"empty holds neither records nor raw sets\. Make records with `d2a annotate`\. Put sets into .*squad",
+        ),
+        ("nowhere", r"nowhere does not exist\. Pass a folder of raw sets, or of records from `d2a annotate`"),
+    ):
+        with pytest.raises(DataError, match=message) as found:
+            load_data(tmp_path / name, TrainConfig(), lambda _: None, out=out)
+        assert "\n" not in str(found.value)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("part", [".", "train"])
+def test_a_collection_and_its_training_folder_give_the_same_records(raw, out, part):
+    records, _ = load_data(raw / part, TrainConfig(), lambda _: None, out=out)
+    assert len(records) == 11  # the evaluation set beside `train` was found as well
+
+
+def test_without_an_evaluation_set_there_is_a_warning_that_the_checkpoint_carries(raw, out):
+    shutil.rmtree(raw / "eval")
+    told = []
+    records, files = load_data(raw / "train", TrainConfig(), told.append, out=out)
+    assert len(records) == 12
+    assert told[0] == {"event": "warning", "message": NOTHING_HELD_OUT}
+    manifest = data_facts(files, TrainConfig(), records)["manifest"]
+    assert manifest["held_out"] == {} and manifest["warnings"] == [NOTHING_HELD_OUT]
+
+
+def test_records_of_other_sets_are_not_taken_for_these(raw, out):
+    load_data(raw, TrainConfig(), lambda _: None, out=out)
+    with pytest.raises(DataError, match="records holds the records of other sets"):
+        load_data(raw / "train", TrainConfig(), lambda _: None, out=out)
+    assert len(load_data(out / "records", TrainConfig(), lambda _: None)[0]) == 11
+
+
+def test_a_dry_run_counts_the_records_of_raw_sets_and_the_run_finds_them(tmp_path, raw):
+    request = replace(request_for(tmp_path, "llama", "paper"), data=raw / "train")
+    told = []
+    assert dry_run(request, on_event=told.append)["data"]["passages"] == 9  # of 11, two are held out
+    assert told[-1]["event"] == "annotate"
+    told.clear()
+    dry_run(request, on_event=told.append)
+    assert told == []

@@ -20,6 +20,7 @@ from training.datasets.registry import family_of
 
 MAX_NAMED_FILES = 16
 IN_DOMAIN, ZERO_SHOT = "in-domain", "zero-shot"
+NOTHING_HELD_OUT = "no evaluation set was found, so that nothing kept its text out of training"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +45,15 @@ class SourceManifest:
 
 @dataclass(frozen=True, kw_only=True)
 class DataManifest:
-    """The sources of a run, and the evaluation sets that they were de-duplicated against, with their contexts."""
+    """The sources of a run, and the evaluation sets that they were de-duplicated against, with their contexts.
+
+    Args:
+        warnings: What should have been done and was not.
+    """
 
     sources: tuple[SourceManifest, ...]
     held_out: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def in_domain(self, eval_set: str) -> str:
         """Tell whether the training split of a set of the same family took part.
@@ -71,7 +77,7 @@ class DataManifest:
     def from_dict(cls, data: Mapping[str, Any]) -> DataManifest:
         """Build from the JSON form."""
         sources = tuple(SourceManifest(**source) for source in data["sources"])
-        return cls(sources=sources, held_out=dict(data["held_out"]))
+        return cls(sources=sources, held_out=dict(data["held_out"]), warnings=tuple(data.get("warnings", ())))
 
 
 def clean_sources(
@@ -102,7 +108,8 @@ def clean_sources(
         dropped["merged"] += given[source.name] - len(left)
         manifests.append(_report(source, left, +dropped, overlaps))
     sizes = {name: len(contexts) for name, contexts in eval_sets.items()}
-    return by_source, DataManifest(sources=tuple(manifests), held_out=sizes)
+    warnings = () if any(sizes.values()) else (NOTHING_HELD_OUT,)
+    return by_source, DataManifest(sources=tuple(manifests), held_out=sizes, warnings=warnings)
 
 
 def _without_overlap(
