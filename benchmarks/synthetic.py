@@ -109,12 +109,16 @@ def base_config(model: str, *, tiny: bool = False) -> PretrainedConfig:
     return kind(**{**shape, **(TINY if tiny else {}), **ids, "tie_word_embeddings": True})
 
 
-def random_base(model: str, device: str, *, tokenizer: Path | None = None, tiny: bool = False) -> FrozenBase:
+def random_base(
+    model: str, device: str, *, tokenizer: Path | None = None, tiny: bool = False, seed: int = 0
+) -> FrozenBase:
     """Return a base with random weights, made on its device in the type and with the attention of a real one.
 
     Args:
         tokenizer: Folder of one to use instead of a token a word; its vocabulary must not exceed the base's.
+        seed: Of the weights, which are the same in every process on the same kind of device.
     """
+    torch.manual_seed(seed)
     config = base_config(model, tiny=tiny)
     words = word_tokenizer(config.vocab_size) if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer)
     with torch.device(device):
