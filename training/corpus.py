@@ -38,8 +38,10 @@ def make_records(
     """
     request = _request(data, names)
     if (out / MANIFEST).is_file():
-        if json.loads((out / MANIFEST).read_text("utf-8")).get("request") != request:
+        found = json.loads((out / MANIFEST).read_text("utf-8"))
+        if found.get("request") != request:
             raise DataError(f"{out} holds the records of other sets", hint="Name another --out, or delete that folder")
+        _warn(found["warnings"], emit)
         return
     from models.config import AtomizerConfig
     from training.annotation import build_annotator
@@ -50,8 +52,7 @@ def make_records(
     if data is not None:
         _check_folder(data)
     by_source, manifest = clean_sources(load_sources(names, data), load_eval_sets(data))
-    for message in manifest.warnings:
-        emit({"event": "warning", "message": message})
+    _warn(manifest.warnings, emit)
     for name, contexts in by_source.items():
         annotator = build_annotator("offline", contexts, config=AtomizerConfig(), num_probes=NUM_PROBES)
 
@@ -63,6 +64,11 @@ def make_records(
     scratch = out / f"{MANIFEST}.tmp"
     scratch.write_text(json.dumps({"request": request, **manifest.to_dict()}, indent=2) + "\n", "utf-8")
     scratch.replace(out / MANIFEST)
+
+
+def _warn(messages: Iterable[str], emit: Callable[[dict[str, Any]], None]) -> None:
+    for message in messages:
+        emit({"event": "warning", "message": message})
 
 
 def _request(data: Path | None, names: Iterable[str] | None) -> str:
