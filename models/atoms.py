@@ -142,13 +142,19 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationMeta:
-    """How an annotation came about: what was tried, what was dropped, and why."""
+    """How an annotation came about: what was tried, what was dropped, and why.
+
+    Args:
+        num_questions: Probes among them, of which there are `num_irrelevant_generated`, rescued ones included.
+    """
 
     annotator: str
     mode: str = "ingest"
     decomposition_status: str = "ok"
     question_status: str = "none"
     num_atoms: int = 0
+    num_questions: int = 0
+    num_irrelevant_generated: int = 0
     num_invalid_spans: int = 0
     num_windows: int = 0
     num_failed_windows: int = 0

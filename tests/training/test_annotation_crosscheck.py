@@ -56,6 +56,15 @@ def test_a_clean_reply_gives_a_record_without_warnings() -> None:
     )
 
 
+def test_the_record_counts_its_questions_and_its_probes_rescued_ones_too() -> None:
+    for probe in (PROBE, label_xml("q_2", "field_lookup", "atom_1", "atom_2")):
+        meta = record(BUILT, OWNER, probe).annotation_meta
+        assert (meta.num_atoms, meta.num_questions, meta.num_irrelevant_generated) == (3, 3, 1)
+    written = meta.__dict__ | {"warnings": []}
+    old = {k: v for k, v in written.items() if k not in ("num_questions", "num_irrelevant_generated")}
+    assert AnnotationMeta.from_dict(old).num_questions == 0  # records of before still load
+
+
 def test_a_rescued_probe_stays_generated_and_keeps_its_gold_without_a_warning() -> None:
     rescued = question(record(BUILT, OWNER, label_xml("q_2", "field_lookup", "atom_1", "atom_2")), 2)
     assert rescued.is_generated_irrelevant and not rescued.is_irrelevant

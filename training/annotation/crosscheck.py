@@ -50,7 +50,10 @@ def checked_record(
         atoms=bank,
         qa_pairs=tuple(questions),
         annotation_meta=replace(
-            atomization.meta, warnings=tuple(dict.fromkeys((*atomization.meta.warnings, *warnings)))
+            atomization.meta,
+            num_questions=len(questions),
+            num_irrelevant_generated=sum(question.is_generated_irrelevant for question in questions),
+            warnings=tuple(dict.fromkeys((*atomization.meta.warnings, *warnings))),
         ),
     ).validated()
     return replace(record, atoms=atomization.atoms, qa_pairs=tuple(_warned(q) for q in record.qa_pairs))
