@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from d2a_cli import _errors, _options, _output, _settings
-from d2a_cli.commands.ingest import LARGE_JOB_CALLS
+from d2a_cli import _cost, _errors, _options, _output, _settings
 
 if TYPE_CHECKING:
-    from training.annotation import Annotator
     from training.annotation.pipeline import AnnotationProgress, AnnotationSummary, OnProgress
-    from training.datasets import Context
 
 # A log that nobody watches gets one line in so many contexts.
 LINE_EVERY = 256
@@ -58,7 +55,7 @@ def annotate(
     supporting or distracting for each question. Prints the folder.
     """
     from training.annotation import build_annotator
-    from training.annotation.pipeline import annotate_contexts
+    from training.annotation.pipeline import annotate_contexts, remaining
     from training.datasets import load
 
     backend = atomizer or ("openai" if annotator == "llm" else "rules")
@@ -68,7 +65,9 @@ def annotate(
         raise _errors.UsageError(f"{source or dataset} holds no contexts", hint="Name another file or --split")
     worker = build_annotator(annotator, contexts, config=config, num_probes=probes)
     try:
-        _confirm_cost(worker, contexts, out, shard_size=shard_size, resume=resume, yes=yes)
+        left = remaining(contexts, worker, out, shard_size=shard_size) if resume else contexts
+        job = f"annotating {len(left)} contexts"
+        _cost.confirm(worker.estimate(left), job, yes=yes, hint="Add --yes, or use --annotator offline")
         with _progress(len(contexts)) as on_progress:
             summary = annotate_contexts(
                 contexts, worker, out, shard_size=shard_size, resume=resume, on_progress=on_progress
@@ -80,29 +79,6 @@ def annotate(
         worker.close()
     _show(summary, out, json=json)
     if not summary.num_records:
-        raise typer.Exit(_errors.EXIT_ERROR)
-
-
-def _confirm_cost(
-    worker: Annotator, contexts: Sequence[Context], out: Path, *, shard_size: int, resume: bool, yes: bool
-) -> None:
-    """Print what is left to ask of the endpoint, and have a large job confirmed."""
-    from training.annotation.pipeline import remaining
-
-    left = remaining(contexts, worker, out, shard_size=shard_size) if resume else contexts
-    estimate = worker.estimate(left)
-    if estimate is None or not estimate.num_calls:
-        return
-    cost = "price unknown" if estimate.cost_usd is None else f"about ${estimate.cost_usd:.2f}"
-    _output.note(
-        f"annotating {len(left)} contexts takes about {estimate.num_calls} requests: {estimate.num_input_tokens} "
-        f"tokens in, up to {estimate.num_output_tokens} out, {cost}"
-    )
-    if yes or estimate.num_calls <= LARGE_JOB_CALLS:
-        return
-    if not _output.can_prompt():
-        raise _errors.UsageError("a job of this size needs your consent", hint="Add --yes, or use --annotator offline")
-    if not typer.confirm("Go on?", err=True):
         raise typer.Exit(_errors.EXIT_ERROR)
 
 

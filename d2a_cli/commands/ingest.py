@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from d2a_cli import _errors, _options, _output, _progress
+from d2a_cli import _cost, _errors, _options, _output, _progress
 from models.config import Store
 from models.results import IngestItem, IngestReport
 
 if TYPE_CHECKING:
     from models.memory import DocumentMemory
-
-# Below this many requests the preview is printed without a question.
-LARGE_JOB_CALLS = 25
 
 
 def ingest(
@@ -82,7 +79,8 @@ def _ingest(
     memory: DocumentMemory, sources: list[str], password: str | None, *, rebuild: bool, yes: bool
 ) -> IngestReport:
     stdin = _read_stdin() if "-" in sources else None
-    _confirm_cost(memory, sources, password, stdin, yes=yes)
+    estimate = memory.estimate(sources, password=password, stdin=stdin)
+    _cost.confirm(estimate, "the atomizer", yes=yes, hint="Add --yes, or use --atomizer rules")
     with _progress.ingest_progress() as on_progress:
         return memory.ingest(sources, password=password, stdin=stdin, on_progress=on_progress, rebuild=rebuild)
 
@@ -93,26 +91,6 @@ def _read_stdin() -> bytes:
     if _output.is_terminal(sys.stdin):
         _output.note("reading a document from the terminal; end it with Ctrl-D")
     return sys.stdin.buffer.read()
-
-
-def _confirm_cost(
-    memory: DocumentMemory, sources: list[str], password: str | None, stdin: bytes | None, *, yes: bool
-) -> None:
-    """Print what the atomizer will ask of the endpoint, and have a large job confirmed."""
-    estimate = memory.estimate(sources, password=password, stdin=stdin)
-    if estimate is None or not estimate.num_calls:
-        return
-    cost = "price unknown" if estimate.cost_usd is None else f"about ${estimate.cost_usd:.2f}"
-    _output.note(
-        f"the atomizer will make about {estimate.num_calls} requests: {estimate.num_input_tokens} tokens in, "
-        f"up to {estimate.num_output_tokens} out, {cost}"
-    )
-    if yes or estimate.num_calls <= LARGE_JOB_CALLS:
-        return
-    if not _output.can_prompt():
-        raise _errors.UsageError("a job of this size needs your consent", hint="Add --yes, or use --atomizer rules")
-    if not typer.confirm("Go on?", err=True):
-        raise typer.Exit(_errors.EXIT_ERROR)
 
 
 def _show(report: IngestReport, *, json: bool) -> None:
