@@ -94,7 +94,8 @@ class Sampler:
     """Plans steps over episodes and collates them; the arrays that batches need live on `device`.
 
     A sample is a document with at most `questions_per_document` of its questions; a document with more gives several.
-    An epoch visits every sample once, in an order of its own.
+    An epoch visits every sample once, in an order of its own. `answered` are the episodes that the language model can
+    be trained on: answerable, with a reference answer. Answerable ones without train the router alone.
 
     Args:
         rerank: The cross-encoder's scores, in the places of `local_lexical`; None where there is none.
@@ -114,6 +115,7 @@ class Sampler:
         self.e = {k: torch.as_tensor(v, device=device) for k, v in vars(episodes).items()}
         self.rerank = None if rerank is None else torch.as_tensor(rerank, device=device)
         self.rows = {kind: np.flatnonzero(episodes.kind == kind) for kind in range(4)}
+        self.answered = self.rows[ANSWERABLE][episodes.has_answer[episodes.question[self.rows[ANSWERABLE]]]]
         self.near_miss = np.concatenate([self.rows[SIBLING], self.rows[UNANSWERABLE]])
         self.samples_SQ = _samples(episodes, config)
         self._num_terms = int(np.diff(episodes.term_start).max(initial=1))
@@ -139,14 +141,16 @@ class Sampler:
         rng = np.random.default_rng((config.seed, step))
         own = self._samples(step).ravel()
         own = own[own >= 0]
-        is_target = (kind[own] == ANSWERABLE) | config.refuse_near_miss
         third = config.batch_route // 3
-        lm = np.concatenate([own[is_target], _pick(rng, self.near_miss, self.num_miss)])
+        is_answerable = kind[own] == ANSWERABLE
+        has_target = np.where(is_answerable, np.isin(own, self.answered), config.refuse_near_miss)
+        lm = np.concatenate([own[has_target], _pick(rng, self.near_miss, self.num_miss)])
         route = [
-            own[~is_target],
+            own[~has_target & ~is_answerable],
             _pick(rng, self.rows[OFF_TOPIC], third),
             _pick(rng, self.rows[ANSWERABLE], third),
             _pick(rng, self.rows[ANSWERABLE], config.batch_route - 2 * third),
+            own[~has_target & is_answerable],
         ]
         episode = np.concatenate([lm, *route])
         absent = np.zeros(len(episode), dtype=bool)

@@ -72,7 +72,10 @@ class Material:
 
     @cached_property
     def texts(self) -> Texts:
-        """What is tokenised: one target a question, the shortest answer or the refusal."""
+        """What is tokenised: one target a question, the shortest answer or the refusal.
+
+        Answerable questions without a reference are never asked of the language model.
+        """
         pairs = [(r, q) for r in self.records for q in r.qa_pairs]
         return Texts(
             atoms=[a.content for r in self.records for a in r.atoms],

@@ -21,7 +21,7 @@ from models.lexical import LexicalIndex
 ANSWERABLE, SIBLING, OFF_TOPIC, UNANSWERABLE = range(4)
 KINDS = ("answerable", "sibling", "off-topic", "unanswerable")
 LIBRARY_CANDIDATES = 32
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,8 @@ class Episodes:
     Args:
         atom_start: `[P + 1]`, where each passage's atoms begin in the flat list of all atoms.
         passage_of_question: `[Q]`.
+        has_answer: `[Q]`, False where no reference answer is known: unanswerable questions, and probes that an
+            annotator found answerable after all.
         gold, supporting, distractor: `[Q, G]` flat atom rows of a question's atoms of that kind, padded with -1.
         group: `[N]` conflict group of each atom, another number in each passage; -1 where it has none.
         question, passage, kind: `[Ep]` of each episode.
@@ -44,6 +46,7 @@ class Episodes:
 
     atom_start: np.ndarray
     passage_of_question: np.ndarray
+    has_answer: np.ndarray
     gold: np.ndarray
     supporting: np.ndarray
     distractor: np.ndarray
@@ -100,6 +103,7 @@ def build_episodes(records: Sequence[AnnotationRecord], *, seed: int = 0, probes
     return Episodes(
         atom_start=atom_start,
         passage_of_question=np.array([p for p, _ in questions]),
+        has_answer=np.array([bool(q.answers) for _, q in questions]),
         gold=_pad([_atom_rows(records[p], q.gold_atom_ids, atom_start[p]) for p, q in questions], -1),
         supporting=_pad([_atom_rows(records[p], q.supporting_atom_ids, atom_start[p]) for p, q in questions], -1),
         distractor=_pad([_atom_rows(records[p], q.distractor_atom_ids, atom_start[p]) for p, q in questions], -1),

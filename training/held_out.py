@@ -74,7 +74,7 @@ class HeldOut:
             its best score, own questions against off-topic ones.
         """
         sums: dict[str, list[Tensor]] = defaultdict(list)
-        chunks = self._chunks(self.sampler.rows[ANSWERABLE])
+        chunks = self._chunks(self.sampler.answered)
         for bank, top_k in self.config.eval_top_k.items():
             for rows in chunks:
                 nearest = self.router.nearest if self.router is not None and bank == "library" else None

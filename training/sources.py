@@ -72,17 +72,17 @@ def mixed(by_source: Mapping[str, list[AnnotationRecord]], config: TrainConfig) 
 
 
 def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
-    """Hold some passages out, those with answerable questions; the same ones for a seed."""
+    """Hold some passages out, those with questions of known answer; the same ones for a seed."""
     order = list(range(len(records)))
     random.Random(config.seed).shuffle(order)
-    answerable = [i for i in order if any(q.gold_atom_ids for q in records[i].qa_pairs)]
+    answerable = [i for i in order if any(q.gold_atom_ids and q.answers for q in records[i].qa_pairs)]
     held = set(answerable[: min(config.holdout_passages, len(answerable) // 4)])
     return [records[i] for i in sorted(held)], [r for i, r in enumerate(records) if i not in held]
 
 
 def check_enough(data: Path | None, held_out: Sequence[AnnotationRecord], kept: Sequence[AnnotationRecord]) -> None:
     """Raise DataError unless there is something to train on and something to evaluate on."""
-    if len(held_out) < 2 or not any(q.gold_atom_ids for r in kept for q in r.qa_pairs):
+    if len(held_out) < 2 or not any(q.gold_atom_ids and q.answers for r in kept for q in r.qa_pairs):
         raise DataError(
             f"{data or 'the sources'}: {len(held_out) + len(kept)} passages are too few: one in four with answerable "
             "questions is held out",

@@ -250,6 +250,25 @@ def test_the_papers_irrelevant_questions_suppress_the_adapter_and_generate_nothi
     assert not plan.suppress_B[: plan.num_lm].any()
 
 
+@pytest.mark.parametrize("config", [CONFIG, PAPER])
+def test_an_answerable_question_without_a_reference_trains_the_router_alone(config):
+    records = colours(8)
+    # The first question of every passage becomes a probe that the annotator found answerable.
+    records = [
+        replace(r, qa_pairs=(replace(r.qa_pairs[0], answers=(), is_generated_irrelevant=True), *r.qa_pairs[1:]))
+        for r in records
+    ]
+    sampler = sampler_of(records, replace(config, share_sibling=0.0, share_absent=0.0, share_library=0.0))
+    assert sorted(sampler.host.question[sampler.answered]) == [q for q in range(24) if q % 3]
+    plan = sampler.plan(0)
+    rescued = sampler.host.question[plan.episode_B] % 3 == 0
+    batch = sampler.collate(plan, None)
+    assert not rescued[: plan.num_lm].any()
+    asked_at_home = torch.tensor(rescued & (sampler.host.kind[plan.episode_B] == ANSWERABLE) & ~plan.absent_B)
+    assert asked_at_home.any() and batch.gold_BC[asked_at_home].any(1).all()
+    assert not plan.suppress_B[asked_at_home].any()
+
+
 def test_records_without_siblings_or_other_articles_still_give_batches():
     record = make_record("", ["Hens sleep.", "Otters swim."], [("Who sleeps?", "hens", [0])])
     sampler = sampler_of([record], TrainConfig(global_batch=4, batch_route=6))

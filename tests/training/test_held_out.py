@@ -1,5 +1,7 @@
 """Evaluation during training: figures that can be known beforehand, and runs that do not use their memory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,8 +13,8 @@ from training.held_out import HeldOut, UnusedMemoryError, check_use
 RECORDS = colours(12)
 
 
-def held_out(recipe="d2a", **changes):
-    step, sampler = world("llama", recipe, RECORDS)
+def held_out(recipe="d2a", *, records=RECORDS, **changes):
+    step, sampler = world("llama", recipe, records)
     router = step if changes.pop("routes", True) else None
     return step, HeldOut(
         system=step, sampler=sampler, article_N=changes.pop("articles", articles_of(RECORDS)), router=router
@@ -45,6 +47,15 @@ def test_a_memory_that_gets_no_weight_answers_alike_whatever_the_document():
     assert figures["distinct"] == 0.0
     with pytest.raises(UnusedMemoryError, match=r"at step 7 .* 0\.000 nats"):
         check_use(figures, 7, TrainConfig(probe_from_step=7))
+
+
+def test_questions_without_a_reference_answer_have_no_part_in_the_loss(monkeypatch):
+    records = [replace(r, qa_pairs=(replace(r.qa_pairs[0], answers=()), *r.qa_pairs[1:])) for r in RECORDS]
+    step, made = held_out(records=records)
+    asked, answer = [], step.answer
+    monkeypatch.setattr(step, "answer", lambda b, **k: asked.extend(b.question_B.tolist()) or answer(b, **k))
+    made.evaluate()
+    assert set(asked) == {q for q in range(36) if q % 3}
 
 
 def test_systems_without_a_router_or_a_document_have_fewer_figures():
