@@ -72,12 +72,20 @@ def mixed(by_source: Mapping[str, list[AnnotationRecord]], config: TrainConfig) 
 
 
 def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
-    """Hold some passages out, those with questions of known answer; the same ones for a seed."""
+    """Hold some passages out, those with questions of known answer; the same ones for a seed.
+
+    A mixture may hold a passage several times: none of its copies is left to train on.
+    """
     order = list(range(len(records)))
     random.Random(config.seed).shuffle(order)
-    answerable = [i for i in order if any(q.gold_atom_ids and q.answers for q in records[i].qa_pairs)]
-    held = set(answerable[: min(config.holdout_passages, len(answerable) // 4)])
-    return [records[i] for i in sorted(held)], [r for i, r in enumerate(records) if i not in held]
+    first: dict[str, int] = {}
+    for place in order:
+        if any(q.gold_atom_ids and q.answers for q in records[place].qa_pairs):
+            first.setdefault(records[place].context, place)
+    places = sorted(list(first.values())[: min(config.holdout_passages, len(first) // 4)])
+    held_out = [records[place] for place in places]
+    texts = {record.context for record in held_out}
+    return held_out, [record for record in records if record.context not in texts]
 
 
 def check_enough(data: Path | None, held_out: Sequence[AnnotationRecord], kept: Sequence[AnnotationRecord]) -> None:

@@ -19,7 +19,7 @@ from training.datasets.manifest import NOTHING_HELD_OUT
 from training.dry_run import dry_run
 from training.records import DataError, write_records
 from training.run import train
-from training.sources import data_facts, load_data, mixed, record_files
+from training.sources import data_facts, load_data, mixed, record_files, split_records
 
 PLACES = ("Marn", "Tor", "Brenn", "Oland", "Kest", "Ulm", "Vara", "Wend", "Ystr", "Zell", "Aken", "Born")
 
@@ -122,6 +122,16 @@ def test_sources_are_mixed_in_the_shares_of_the_configuration(tmp_path):
     assert len(only) == 12 and all(r in river_and_town() for r in only)
     with pytest.raises(ConfigError, match=r"mixture\.weights: none must be one of the sources"):
         mixed({"few": river_and_town()}, TrainConfig(mixture={"none": 1.0}))
+
+
+def test_no_copy_of_a_passage_that_is_held_out_is_trained_on():
+    config = TrainConfig(mixture={"few": 4.0, "many": 1.0}, holdout_passages=2)
+    records = mixed({"few": valid(river_and_town()), "many": valid(colours(24))}, config)
+    assert len({r.context for r in records}) < len(records)
+    for seed in range(5):
+        held_out, kept = split_records(records, replace(config, seed=seed))
+        assert len({r.context for r in held_out}) == len(held_out) == 2
+        assert {r.context for r in held_out}.isdisjoint(r.context for r in kept)
 
 
 def test_atoms_without_a_valid_span_and_questions_with_warnings_are_left_out(tmp_path):
