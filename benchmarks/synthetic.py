@@ -26,6 +26,7 @@ from transformers import (
 
 from models.atoms import AnnotationRecord, Atom, Question
 from models.base import FrozenBase, pick_attention, pick_dtype
+from models.errors import ConfigError
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
@@ -117,10 +118,15 @@ def random_base(
     Args:
         tokenizer: Folder of one to use instead of a token a word; its vocabulary must not exceed the base's.
         seed: Of the weights, which are the same in every process on the same kind of device.
+
+    Raises:
+        ConfigError: A tokenizer that knows more tokens than the base.
     """
     torch.manual_seed(seed)
     config = base_config(model, tiny=tiny)
     words = word_tokenizer(config.vocab_size) if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer)
+    if len(words) > config.vocab_size:
+        raise ConfigError(f"tokenizer: must have at most the base's {config.vocab_size} tokens, got {len(words)}")
     with torch.device(device):
         network = AutoModelForCausalLM.from_config(config, dtype=pick_dtype(device))
     return FrozenBase(network.to(device), words, attention=pick_attention("auto", device, config.model_type))

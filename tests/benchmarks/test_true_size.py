@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.synthetic import DocumentShape, base_config, documents, word_tokenizer
+from benchmarks.synthetic import DocumentShape, base_config, documents, random_base, word_tokenizer
 from benchmarks.true_size import Log, fitting, main, schedule, share_of, stage_lengths
+from models.errors import ConfigError
 from models.presets import load_preset
 from training.config import load_config
 
@@ -124,3 +125,19 @@ def test_a_stage_that_fits_at_no_size_leaves_the_others(monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [s["step_s_p50"] is None for s in found["stages"]] == [False, True, True, True]
     assert found["schedule"]["hours_steps"] is None
+
+
+def test_another_tokenizer_may_be_given_if_the_base_has_its_tokens(tmp_path):
+    word_tokenizer(400).save_pretrained(tmp_path / "small")
+    word_tokenizer(513).save_pretrained(tmp_path / "large")
+    base = random_base("qwen", "cpu", tokenizer=tmp_path / "small", tiny=True)
+    # "Memory", ":" are unknown (1), behind the special tokens come w0, w1, ...: w7 is 6 + 7.
+    assert (base.prefix_ids, base.tokenizer("w7")["input_ids"]) == ([1, 1], [13])
+    with pytest.raises(ConfigError, match="at most the base's 512 tokens, got 513"):
+        random_base("qwen", "cpu", tokenizer=tmp_path / "large", tiny=True)
+
+
+def test_random_weights_are_the_same_each_time():
+    one, other = (random_base("gemma", "cpu", tiny=True) for _ in range(2))
+    assert one.fingerprint() == other.fingerprint()
+    assert one.fingerprint() != random_base("gemma", "cpu", tiny=True, seed=1).fingerprint()
