@@ -62,7 +62,7 @@ class Batch:
         valid_BC: Candidates of the bank that the row stands for.
         contrast_BC: Those and, whatever the bank, the best of the library: what the cosine alone is trained against.
         random_R: Atoms drawn from all, against which it is trained too.
-        random_BR: Those of them that are not gold for the row's question.
+        random_BR: Those of them that are not from the question's own passage, whose atoms are candidates already.
         lexical_BC: Normalised BM25 under the bank that the row stands for.
         distractor_BC: The annotated ones; the lexically nearest other candidate where none are annotated.
         group_BC: Conflict group, -1 for none.
@@ -113,6 +113,7 @@ class Sampler:
         self.device = torch.device(device)
         self.host = episodes
         self.e = {k: torch.as_tensor(v, device=device) for k, v in vars(episodes).items()}
+        self.text_N = torch.repeat_interleave(self.e["text"], self.e["atom_start"].diff())
         self.rerank = None if rerank is None else torch.as_tensor(rerank, device=device)
         self.rows = {kind: np.flatnonzero(episodes.kind == kind) for kind in range(4)}
         self.answered = self.rows[ANSWERABLE][episodes.has_answer[episodes.question[self.rows[ANSWERABLE]]]]
@@ -210,7 +211,7 @@ class Sampler:
             valid_BC=valid,
             contrast_BC=contrast,
             random_R=random_R,
-            random_BR=~_among(random_R[None], e["gold"][question_B]),
+            random_BR=~self._at_home(question_B, random_R[None]),
             lexical_BC=lexical,
             gold_BC=gold,
             supporting_BC=_among(candidate, e["supporting"][question_B]) & valid,
@@ -243,9 +244,12 @@ class Sampler:
             known = (near_BM[:, :, None] == far[:, None, :]).any(-1)
             far = torch.cat([far, near_BM.masked_fill(known, -1)], dim=1)
             lexical = torch.cat([lexical, self.lexical(question_B, near_BM)], dim=1)
-        home_B = e["passage_of_question"][question_B]
-        at_home = (far >= e["atom_start"][home_B][:, None]) & (far < e["atom_start"][home_B + 1][:, None])
-        return far, (far >= 0) & ~at_home, lexical
+        return far, (far >= 0) & ~self._at_home(question_B, far.clamp(min=0)), lexical
+
+    def _at_home(self, question_B: Tensor, atom: Tensor) -> Tensor:
+        """Return which atoms `[B, M]`, or `[1, M]` for all rows, are from the question's passage or a copy of it."""
+        home_B = self.e["text"][self.e["passage_of_question"][question_B]]
+        return self.text_N[atom] == home_B[:, None]
 
     def _distractors(
         self, question_B: Tensor, candidate: Tensor, valid: Tensor, gold: Tensor, lexical: Tensor

@@ -21,7 +21,7 @@ from models.lexical import LexicalIndex
 ANSWERABLE, SIBLING, OFF_TOPIC, UNANSWERABLE = range(4)
 KINDS = ("answerable", "sibling", "off-topic", "unanswerable")
 LIBRARY_CANDIDATES = 32
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,7 @@ class Episodes:
 
     Args:
         atom_start: `[P + 1]`, where each passage's atoms begin in the flat list of all atoms.
+        text: `[P]`, a number that passages of equal text share: a mixture may hold a passage several times.
         passage_of_question: `[Q]`.
         has_answer: `[Q]`, False where no reference answer is known: unanswerable questions, and probes that an
             annotator found answerable after all.
@@ -45,6 +46,7 @@ class Episodes:
     """
 
     atom_start: np.ndarray
+    text: np.ndarray
     passage_of_question: np.ndarray
     has_answer: np.ndarray
     gold: np.ndarray
@@ -87,6 +89,7 @@ def build_episodes(records: Sequence[AnnotationRecord], *, seed: int = 0, probes
         probes: Add one sibling and one off-topic episode a question, where another passage exists.
     """
     atom_start = np.cumsum([0, *(len(r.atoms) for r in records)])
+    texts: dict[str, int] = {}
     questions = [(p, q) for p, r in enumerate(records) for q in r.qa_pairs]
     library = LexicalIndex.build([a.content for r in records for a in r.atoms])
     local = _LocalIndexes(records)
@@ -102,6 +105,7 @@ def build_episodes(records: Sequence[AnnotationRecord], *, seed: int = 0, probes
     term_start, term, term_weight = library.terms_by_row()
     return Episodes(
         atom_start=atom_start,
+        text=np.array([texts.setdefault(r.context, len(texts)) for r in records]),
         passage_of_question=np.array([p for p, _ in questions]),
         has_answer=np.array([bool(q.answers) for _, q in questions]),
         gold=_pad([_atom_rows(records[p], q.gold_atom_ids, atom_start[p]) for p, q in questions], -1),

@@ -110,6 +110,16 @@ def test_an_absent_passage_leaves_no_gold_and_none_of_its_atoms():
         assert not {3 * (question // 3) + i for i in range(3)} & set(listed(batch, row))
 
 
+def test_a_copy_of_the_passage_is_no_negative_and_does_not_stand_in_for_an_absent_one():
+    sampler = sampler_of([*colours(4), *colours(1)])  # passage 4, atoms 12 to 14, is passage 0 once more
+    for absent in (False, True):
+        batch = collate_all(sampler, library=True, absent=absent)
+        for row, question in enumerate(batch.question_B.tolist()):
+            contrast = set(batch.candidate_BC[row][batch.contrast_BC[row]].tolist())
+            copies = {0: {12, 13, 14}, 4: {0, 1, 2}}.get(question // 3, set())
+            assert not copies & contrast and not copies & set(listed(batch, row))
+
+
 def test_the_distractor_is_the_best_scored_atom_that_is_not_gold():
     sentences = ["Otter Bo swims.", "Otter Bo swims far.", "Otter Al sleeps.", "Hens sleep."]
     batch = collate_all(sampler_of([make_record("Zoo", sentences, [("Which otter Bo swims?", "Bo", [0])])]))
@@ -215,8 +225,8 @@ def test_every_part_is_held_against_the_same_random_atoms_each_once(drawn, monke
     assert len(set(plan.random_R)) == 50 and not np.array_equal(plan.random_R, sampler.plan(1).random_R)
     assert all(np.array_equal(plan.part(i, 3).random_R, plan.random_R) for i in range(3))
     for row, question in enumerate(batch.question_B.tolist()):
-        # Question n of these records has atom n as its only gold one.
-        assert batch.random_R[~batch.random_BR[row]].tolist() == [question]
+        # Left out are the three atoms of the question's own passage, the gold one among them.
+        assert sorted(batch.random_R[~batch.random_BR[row]].tolist()) == [question // 3 * 3 + i for i in range(3)]
 
 
 def test_an_epoch_asks_every_question_once_and_the_next_in_another_order():

@@ -209,7 +209,7 @@ def test_scores_are_those_of_the_router_over_keys_words_and_metadata():
     torch.testing.assert_close(score_BC[row, column], expected)
 
 
-def test_the_cosine_is_trained_against_random_atoms_too_but_not_against_gold_ones():
+def test_the_cosine_is_trained_against_random_atoms_of_other_passages_too():
     step, sampler = world("llama", "d2a", RECORDS)
     batch = drawn(step, sampler)
     assert sorted(batch.random_R.tolist()) == list(range(24))  # all of so small a library
@@ -220,8 +220,9 @@ def test_the_cosine_is_trained_against_random_atoms_too_but_not_against_gold_one
         logit_N = 20.0 * (key_NE @ query_E)
         gold = batch.candidate_BC[row][batch.gold_BC[row]].tolist()
         near = batch.candidate_BC[row][batch.contrast_BC[row]]
-        others = torch.tensor([atom for atom in batch.random_R.tolist() if atom not in gold])
-        # One term a near atom and one a random one, of which the question has a single gold atom.
+        home = batch.question_B[row].item() // 3  # three questions and three atoms a passage
+        others = torch.tensor([atom for atom in batch.random_R.tolist() if atom // 3 != home])
+        # One term an atom of the passage or near the question, and one a random atom from elsewhere.
         expected = torch.cat([logit_N[near], logit_N[others]]).logsumexp(0) - logit_N[gold].logsumexp(0)
         alone = replace(batch, gold_BC=batch.gold_BC & (torch.arange(len(batch.question_B)) == row)[:, None])
     total, count = value(step, alone, "contrastive")
