@@ -37,7 +37,7 @@ class Bank:
 
 def held_out_asks(library: Library, *, seed: int, limit: int) -> list[Ask]:
     """Draw answerable questions of the library's records."""
-    asks = [a for p in range(len(library.records)) for a in library.asks(p) if a.gold]
+    asks = [a for p in range(len(library.records)) for a in library.asks(p) if a.gold and a.question.answers]
     random.Random(seed).shuffle(asks)
     return asks[:limit]
 
