@@ -43,9 +43,7 @@ def prefill(base: FrozenBase, prompts: Sequence[Sequence[int]], refusal: Sequenc
     cache = DynamicCache(config=base.model.config)
     cache.activate_past_recording()  # else sliding layers past their window cannot drop the probe again
     keep = probe_BP.shape[1] + 1
-    out = base.decoder(
-        input_ids=ids, attention_mask=mask, position_ids=_positions(mask), cache=cache, use_cache=True
-    )
+    out = base.decoder(input_ids=ids, attention_mask=mask, position_ids=_positions(mask), cache=cache, use_cache=True)
     # Contiguous, since a product with a slice copies the whole head; `logits_to_keep` of transformers does.
     logits = base.head(out.last_hidden_state[:, -keep:].contiguous())
     logprob = logits[:, :-1].float().log_softmax(-1).gather(-1, probe_BP[..., None]).squeeze(-1).sum(-1)

@@ -1,5 +1,6 @@
 """Lexical scores: hand-computed values, tokens of several scripts, and a save that answers the same."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -136,8 +137,6 @@ def test_scores_can_be_rebuilt_from_the_rows_terms():
     index, query = LexicalIndex.build(texts), "Which otters eat fish in a warm river?"
     start, term, weight = index.terms_by_row()
     known, bound = index.query_terms(query)
-    rebuilt = [
-        weight[a:b][np.isin(term[a:b], known)].sum() / bound for a, b in zip(start[:-1], start[1:], strict=True)
-    ]
+    rebuilt = [weight[a:b][np.isin(term[a:b], known)].sum() / bound for a, b in itertools.pairwise(start)]
     assert rebuilt == pytest.approx(index.all_scores(query).tolist(), abs=1e-6)
     assert rebuilt[1] > rebuilt[0] > rebuilt[3] == 0.0
