@@ -5,13 +5,24 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from models.router import AnswerabilityGate
 from tests.models.tiny import tiny_network
 from tests.models.worlds import SPECS, base_folder, write_checkpoint, write_preset
 from tests.training.samples import colours, make_record, river_and_town
 from tests.training.worlds import base_of
-from training.evaluate import CONTEXT_ROWS, MEMORY_ROWS, OFF_TOPIC_ROWS, Evaluation, bm25_ranks, main, summarize
+from training.evaluate import (
+    CONTEXT_ROWS,
+    MEMORY_ROWS,
+    OFF_TOPIC_ROWS,
+    Evaluation,
+    bm25_ranks,
+    hit_rates,
+    main,
+    router_ranks,
+    summarize,
+)
 from training.library import Library, Reply
 from training.records import write_records
 
@@ -125,6 +136,25 @@ def test_bm25_ranks_the_gold_atom_within_the_passage_and_among_all():
     ranks = bm25_ranks(library, asks)
     assert ranks["passage"] == [1, 1, 10**9]  # the last has no gold atom
     assert ranks["library"][:2] == [2, 1]  # "Nine hens rule Marn." is shorter and holds both words
+
+
+def test_router_ranks_are_those_of_the_answered_rows(evaluation, monkeypatch):
+    library = evaluation.library
+    # Without words, which would find every answer at once.
+    monkeypatch.setattr(library.network.router.lexical, "data", torch.tensor(0.0))
+    asks = [a for passage in range(len(library.records)) for a in library.asks(passage) if a.question.answers]
+    ranks = router_ranks(library, asks, batch=2)
+    answered = evaluation.run(asks, ["library"])["library"]
+    assert ranks["library"] == [item["rank"] or 10**9 for item in answered]
+    assert len(set(ranks["library"])) > 1
+    # A passage has fewer atoms than 8, so the gold atom is always among them.
+    assert max(ranks["passage"]) <= max(len(r.atoms) for r in library.records)
+
+
+def test_hit_rates_count_ranks_up_to_k():
+    rates = hit_rates({"passage": [1, 2, 3, 9], "library": [1, 10**9, 8, 4]})
+    assert [rates[f"passage_top{k}"] for k in (1, 2, 3, 8)] == [25.0, 50.0, 75.0, 75.0]
+    assert [rates[f"library_top{k}"] for k in (1, 2, 3, 8)] == [25.0, 25.0, 25.0, 75.0]
 
 
 def test_the_summary_is_the_mean_of_the_results_in_percent():
