@@ -39,8 +39,8 @@ OFF_TOPIC_ROWS = ("off-topic passage", "off-topic library")
 class Evaluation:
     """Runs rows over questions in batches and collects one result a question and row."""
 
-    def __init__(self, library: Library, gate: AnswerabilityGate, *, seed: int = 0) -> None:
-        self.library, self.gate = library, gate
+    def __init__(self, library: Library, gate: AnswerabilityGate, *, seed: int = 0, max_new_tokens: int = 32) -> None:
+        self.library, self.gate, self.max_new_tokens = library, gate, max_new_tokens
         self.rng = random.Random(seed)
         titles = sorted({r.title for r in library.records})
         half = set(titles[::2])
@@ -84,16 +84,15 @@ class Evaluation:
         bank, _, context = row.partition("+")
         if bank in ("no-context", "base"):
             texts = [self._document(a.passage) for a in asks] if context else None
-            return [
-                self._result(a, r) for a, r in zip(asks, self.library.answer(asks, None, contexts=texts), strict=True)
-            ]
+            replies = self.library.answer(asks, None, contexts=texts, max_new_tokens=self.max_new_tokens)
+            return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
         if bank == "shuffled":
             return self._shuffled(asks)
         route = routed(bank)
         contexts = {"": None, "atoms": self._atom_texts(route), "document": self._documents(route)}[context]
         off_topic = bank.startswith("off-topic")
         replies = self.library.answer(
-            asks, self.library.adapter(route), contexts=contexts, max_new_tokens=0 if off_topic else 32
+            asks, self.library.adapter(route), contexts=contexts, max_new_tokens=0 if off_topic else self.max_new_tokens
         )
         return [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
 
@@ -101,7 +100,7 @@ class Evaluation:
         """Give every question the memory that a question about another article would be given."""
         donors = [self._donor(a) for a in asks]
         route = self._route("passage", donors, self.library.query_keys(donors))
-        replies = self.library.answer(asks, self.library.adapter(route))
+        replies = self.library.answer(asks, self.library.adapter(route), max_new_tokens=self.max_new_tokens)
         return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
 
     def _donor(self, ask: Ask) -> Ask:
@@ -226,6 +225,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument("--rows", nargs="*", default=[*MEMORY_ROWS, *OFF_TOPIC_ROWS])
     parser.add_argument("--out", type=Path, help="folder for predictions.jsonl and summary.json")
     args = parser.parse_args()
@@ -240,7 +240,8 @@ def main() -> None:
     if args.limit:
         asks = random.Random(args.seed).sample(asks, min(args.limit, len(asks)))
     started = time.monotonic()
-    evaluation, results = Evaluation(library, gate, seed=args.seed), defaultdict(list)
+    evaluation = Evaluation(library, gate, seed=args.seed, max_new_tokens=args.max_new_tokens)
+    results = defaultdict(list)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
     with (args.out / "predictions.jsonl" if args.out else Path(os.devnull)).open("w", encoding="utf-8") as file:
@@ -260,6 +261,7 @@ def main() -> None:
         "device": str(base.device),
         "dtype": str(base.dtype),
         "questions": len(asks),
+        "max_new_tokens": args.max_new_tokens,
         "atoms": len(library.texts),
         "threshold": gate.threshold,
         "seconds": round(time.monotonic() - started, 1),
