@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from models.atoms import AnnotationRecord
-from training.annotation.filters import usable
+from training.annotation.filters import usable, within_reach
+from training.batches import MAX_PASSAGE_ATOMS
 from training.config import TrainConfig
 from training.corpus import MANIFEST
 from training.datasets.mixture import mix, mixture_shares
@@ -47,7 +48,7 @@ def load_data(
         files = record_files(out / "records", config)
     by_source: dict[str, list[AnnotationRecord]] = {}
     for file in files:
-        kept = [record for record in map(usable, read_records(file)) if record.atoms]
+        kept = [within_reach(record, MAX_PASSAGE_ATOMS) for record in map(usable, read_records(file)) if record.atoms]
         by_source.setdefault(file.parent.name, []).extend(kept)
     return mixed(by_source, config), files
 

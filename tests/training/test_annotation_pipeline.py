@@ -17,8 +17,9 @@ import pytest
 from models.atoms import AnnotationMeta, AnnotationRecord, Atom, Question, Relation
 from models.config import AtomizerConfig
 from models.errors import AtomizerError
+from tests.training.samples import river_and_town
 from training.annotation import DiscardedSampleError, build_annotator
-from training.annotation.filters import usable, usable_records
+from training.annotation.filters import usable, usable_records, within_reach
 from training.annotation.pipeline import AnnotationProgress, annotate_contexts, remaining
 from training.annotation.shards import read_shards
 from training.datasets.context import Context, QAItem, locate
@@ -214,3 +215,12 @@ def test_records_of_atoms_alone_load_and_pass_the_filter(tmp_path: Path) -> None
 def test_a_clean_record_passes_the_filter_unchanged() -> None:
     whole = record("x", Question(question="a", gold_atom_ids=("atom_0",)))
     assert usable(whole) == whole
+
+
+def test_a_question_whose_gold_lies_behind_what_a_sample_shows_is_not_asked() -> None:
+    whole = river_and_town()[0]
+    one, both = whole.qa_pairs
+    assert (one.gold_atom_ids, both.gold_atom_ids) == (("atom_0",), ("atom_1", "atom_2"))
+    assert within_reach(whole, 2).qa_pairs == (one,)
+    assert within_reach(whole, 2).atoms == whole.atoms
+    assert within_reach(whole, 3) == whole

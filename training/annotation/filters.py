@@ -35,6 +35,15 @@ def usable(record: AnnotationRecord) -> AnnotationRecord:
     return replace(record, atoms=atoms, qa_pairs=questions).validated()
 
 
+def within_reach(record: AnnotationRecord, num_atoms: int) -> AnnotationRecord:
+    """Return a record without the questions of which an atom behind the first `num_atoms` is gold.
+
+    A sample shows no more of a long document: a question whose answer is not in sight would teach invention.
+    """
+    seen = {atom.atom_id for atom in record.atoms[:num_atoms]}
+    return replace(record, qa_pairs=tuple(q for q in record.qa_pairs if seen.issuperset(q.gold_atom_ids)))
+
+
 def _among(question: Question, kept: Set[str]) -> Question:
     return replace(
         question,
