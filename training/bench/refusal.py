@@ -1,0 +1,180 @@
+"""How well a system knows what its bank does not hold, from the rows of a run alone.
+
+Three refusers are told apart: the gate before generation, the model in its own words, and both together. A refusal
+costs nothing on its own, so what is refused stands beside what is still answered, and a base without an adapter under
+the same prompt stands beside all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from training.bench.samples import Row
+from training.metrics import auroc, bootstrap_interval, token_f1
+
+REFUSAL = "unanswerable"
+ANSWERABLE = "answerable"
+KINDS = ("human", "sibling", "off_topic", "probe")
+REFUSERS = ("gate", "generation", "both")
+Points = list[tuple[float, float]]
+
+
+def unanswerable_kinds(rows: Sequence[Row]) -> list[str]:
+    """Return the kinds of question without an answer among the rows."""
+    present = {row.kind for row in rows}
+    return [kind for kind in KINDS if kind in present]
+
+
+def has_gate(rows: Sequence[Row]) -> bool:
+    """Return whether a gate spoke on any row."""
+    return any(row.answerability is not None for row in rows)
+
+
+def says_no(text: str) -> bool:
+    """Return whether a generated text is a refusal; an empty one is."""
+    return text.strip(" .\n").casefold() in (REFUSAL, "")
+
+
+def generated(row: Row) -> tuple[str, float]:
+    """Return what the model says without the gate, and its F1."""
+    if row.refused_by == "gate":
+        said = row.extra.get("ungated", {"prediction": REFUSAL, "scores": {"f1": 0.0}})
+        return said["prediction"], said["scores"]["f1"]
+    return row.prediction, row.scores["f1"]
+
+
+def reply(row: Row, refuser: str) -> tuple[bool, str, float]:
+    """Return whether `refuser` refuses, the text that the user would read, and its F1 against the references.
+
+    Under `gate` a model that refuses in words has given a wrong answer: only the gate may refuse. A row that failed
+    is no refusal.
+    """
+    if row.error:
+        return False, "", 0.0
+    text, f1 = generated(row)
+    if refuser != "generation" and row.refused_by == "gate":
+        return True, REFUSAL, 0.0
+    refuses = says_no(text)
+    if refuser == "gate":
+        return False, "" if refuses else text, 0.0 if refuses else f1
+    return refuses, REFUSAL if refuses else text, 0.0 if refuses else f1
+
+
+def refusal_f1(row: Row, refuser: str) -> float:
+    """Return word F1 against the refusal, as the paper scores a question without an answer."""
+    return token_f1(reply(row, refuser)[1], [REFUSAL])
+
+
+def answerable_f1(row: Row, refuser: str) -> float:
+    """Return F1 of a question with an answer; 0 where it is refused."""
+    return reply(row, refuser)[2]
+
+
+def summarize(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return all refusal figures of a system on a suite.
+
+    Returns:
+        `refusers`: by refuser `refusal_f1` with `refusal_interval` over all questions without an answer, `by_kind`,
+        `answerable_f1` with its interval, and `false_refusals`, the share of answerable questions refused. `n` by kind.
+        `auroc`: by signal (`gate`, `generation`) and kind. `aurc`: area under the risk-coverage curve.
+    """
+    kinds = unanswerable_kinds(rows)
+    by_kind = {kind: [row for row in rows if row.kind == kind] for kind in (ANSWERABLE, *kinds)}
+    refusers = REFUSERS if has_gate(rows) else ("generation",)
+    curve = risk_coverage(rows)
+    return {
+        "n": {kind: len(found) for kind, found in by_kind.items()},
+        "refusers": {name: _of_refuser(name, by_kind) for name in refusers},
+        "auroc": {
+            signal: {kind: auroc(_read(by_kind[ANSWERABLE], read), _read(by_kind[kind], read)) for kind in kinds}
+            for signal, read in SIGNALS.items()
+            if _read(by_kind[ANSWERABLE], read)
+        },
+        **({"aurc": area(curve)} if curve else {}),
+    }
+
+
+def _of_refuser(name: str, by_kind: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+    refused = {
+        kind: [refusal_f1(row, name) for row in rows] for kind, rows in by_kind.items() if kind != ANSWERABLE and rows
+    }
+    every = [value for values in refused.values() for value in values]
+    answered = [answerable_f1(row, name) for row in by_kind[ANSWERABLE]]
+    false = [reply(row, name)[0] for row in by_kind[ANSWERABLE]]
+    found: dict[str, Any] = {"by_kind": {kind: fmean(values) for kind, values in refused.items()}}
+    if every:
+        found |= {"refusal_f1": fmean(every), "refusal_interval": bootstrap_interval(every)}
+    if answered:
+        found |= {"answerable_f1": fmean(answered), "answerable_interval": bootstrap_interval(answered)}
+        found["false_refusals"] = fmean(false)
+    return found
+
+
+# How sure a system is that it can answer, by where it says so; higher is surer.
+SIGNALS: Mapping[str, Callable[[Row], float | None]] = {
+    "gate": lambda row: row.answerability,
+    "generation": lambda row: None if row.refusal_logprob is None else -row.refusal_logprob,
+}
+
+
+def confidence(rows: Sequence[Row]) -> list[float]:
+    """Return how sure a system is of each row, by its gate or else by how unlikely its refusal is; or nothing."""
+    for read in SIGNALS.values():
+        values = _read(rows, read)
+        if values and len(values) == len(rows):
+            return values
+    return []
+
+
+def _read(rows: Sequence[Row], read: Callable[[Row], float | None]) -> list[float]:
+    return [value for value in map(read, rows) if value is not None]
+
+
+def risk_coverage(rows: Sequence[Row]) -> Points:
+    """Return (share answered, risk) as the system answers more and more, the surest first; nothing without a signal.
+
+    Risk is 1 - F1 of what the model generates; on a question without an answer, 0 where the model refuses in words.
+    Rows that failed have no confidence and are left out. Rows of equal confidence are answered together.
+    """
+    rows = [row for row in rows if not row.error]
+    order = sorted(zip(confidence(rows), map(_correct, rows), strict=False), reverse=True)
+    if not order:
+        return []
+    values = np.array([value for value, _ in order])
+    risk = 1 - np.cumsum([correct for _, correct in order]) / np.arange(1, len(order) + 1)
+    ends = np.flatnonzero(np.append(values[1:] != values[:-1], True))
+    return [((i + 1) / len(order), float(risk[i])) for i in ends]
+
+
+def _correct(row: Row) -> float:
+    text, f1 = generated(row)
+    return f1 if row.kind == ANSWERABLE else float(says_no(text))
+
+
+def area(curve: Points) -> float:
+    """Return the area under a risk-coverage curve: the mean risk over all shares answered, lower is better."""
+    return sum((x1 - x0) * risk for (x0, _), (x1, risk) in pairwise([(0.0, 0.0), *curve]))
+
+
+def operating_curve(rows: Sequence[Row]) -> Points:
+    """Return (share of questions without an answer refused, answerable F1 left) at every threshold of the gate."""
+    rows = [row for row in rows if row.answerability is not None and not row.error]
+    answered = [(row.answerability, generated(row)[1]) for row in rows if row.kind == ANSWERABLE]
+    unanswered = [row.answerability for row in rows if row.kind != ANSWERABLE]
+    if not answered or not unanswered:
+        return []
+    sure, f1 = map(np.array, zip(*answered, strict=True))
+    thresholds = np.unique(np.array([*sure, *unanswered, np.inf]))
+    return [(float(np.mean(np.array(unanswered) < t)), float(np.where(sure < t, 0.0, f1).mean())) for t in thresholds]
+
+
+def operating_point(rows: Sequence[Row]) -> tuple[float, float] | None:
+    """Return (share of questions without an answer refused, answerable F1) of a system with all its refusers."""
+    unanswered = [reply(row, "both")[0] for row in rows if row.kind != ANSWERABLE]
+    answered = [answerable_f1(row, "both") for row in rows if row.kind == ANSWERABLE]
+    return (fmean(unanswered), fmean(answered)) if unanswered and answered else None

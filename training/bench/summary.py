@@ -1,0 +1,90 @@
+"""The figures of a run: scores by suite and system, their Overall, refusal, and what could not run.
+
+Everything comes from the header and the rows; how it is shown is the business of `report`, `charts` and the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from training.bench import refusal
+from training.bench.results import Results
+from training.bench.samples import Row
+from training.metrics import bootstrap_interval
+
+SCORES = ("f1", "rouge_l", "em", "official")
+
+
+def summarize(results: Results) -> dict[str, Any]:
+    """Return all figures of a run as plain data, shares in [0, 1].
+
+    Returns:
+        `header` as the run wrote it; `suites`, see `suite_summary`; `overall` by system; `refusal` by suite and system,
+        see `refusal.summarize`; `unavailable`, systems with the reason; `num_errors`; `efficiency`.
+    """
+    scored = [suite for suite in results.suites if not is_refusal_suite(suite)]
+    suites = {suite: suite_summary(results, suite) for suite in scored}
+    return {
+        "header": dict(results.header),
+        "suites": suites,
+        "overall": overall(suites),
+        "refusal": {suite: found for suite in results.suites if (found := refusal_summary(results, suite))},
+        "unavailable": results.unavailable(),
+        "num_errors": sum(bool(row.error) for rows in results.rows.values() for row in rows),
+        "efficiency": dict(results.efficiency),
+    }
+
+
+def is_refusal_suite(suite: str) -> bool:
+    """Return whether a suite measures refusal alone, so that its scores are no scores of question answering."""
+    return suite.startswith("refusal")
+
+
+def suite_summary(results: Results, suite: str) -> dict[str, Any]:
+    """Return `n`, `num_total`, `is_complete`, `label`, `note`, `metric`, `num_atoms` and the scores by system.
+
+    `n` counts the rows of the system that has most: a run that was interrupted has fewer than its header says.
+    """
+    facts = results.suite_facts(suite)
+    of_suite = {system: results.rows[suite, system] for system in results.systems if (suite, system) in results.rows}
+    n = max(map(len, of_suite.values()))
+    complete = bool(facts.get("is_complete")) and n == facts.get("num_total")
+    return {
+        "n": n,
+        "num_total": facts.get("num_total"),
+        "is_complete": complete,
+        "label": "complete" if complete else f"subset, n = {n}",
+        "is_interrupted": min(map(len, of_suite.values())) < facts.get("n", n),
+        "note": facts.get("note", ""),
+        "metric": facts.get("metric", ""),
+        "num_atoms": facts.get("num_atoms"),
+        "systems": {
+            system: {**scores(rows), "domain": results.domain(suite, system)} for system, rows in of_suite.items()
+        },
+    }
+
+
+def scores(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the mean of each score, the interval of F1, `n` and `num_errors`; a row that failed scores 0."""
+    found: dict[str, Any] = {"n": len(rows), "num_errors": sum(bool(row.error) for row in rows)}
+    for name in SCORES:
+        if any(name in row.scores for row in rows):
+            found[name] = fmean(row.scores.get(name, 0.0) for row in rows)
+    found["f1_interval"] = bootstrap_interval([row.scores.get("f1", 0.0) for row in rows])
+    by_type: dict[str, list[float]] = {}
+    for row in rows:
+        if row.answer_type:
+            by_type.setdefault(row.answer_type, []).append(row.scores.get("official", row.scores.get("f1", 0.0)))
+    if by_type:
+        found["by_type"] = {name: {"n": len(v), "official": fmean(v)} for name, v in sorted(by_type.items())}
+    return found
+
+
+def refusal_summary(results: Results, suite: str) -> dict[str, Any]:
+    """Return the figures of refusal by system; nothing for a suite in which every question has an answer."""
+    facts = results.suite_facts(suite)
+    of_suite = {system: results.rows.get((suite, system), ()) for system in results.systems}
+    systems = {name: refusal.summarize(rows) for name, rows in of_suite.items() if refusal.unanswerable_kinds(rows)}
+    return {"num_atoms": facts.get("num_atoms"), "systems": systems} if systems else {}
