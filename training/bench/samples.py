@@ -27,6 +27,7 @@ class Sample:
         references: Alternatives, each a string; none where the question cannot be answered.
         spans: DROP's references as their parts, alternatives first.
         answer_type: The set's own kind of answer, for scores by type.
+        reference_types: The kind of each reference, where they differ, as QASPER's annotators do.
     """
 
     sample_id: str
@@ -36,6 +37,7 @@ class Sample:
     kind: Kind = "answerable"
     spans: tuple[tuple[str, ...], ...] = ()
     answer_type: str | None = None
+    reference_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
