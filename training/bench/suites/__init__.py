@@ -3,8 +3,8 @@
     from training.bench.suites import load_suite
     [suite] = load_suite("squad", Path("data"), limit=100)
 
-Data comes from a folder of sets, a folder or file of the one set, or the Hugging Face hub. Holds loading by name; the
-sets are in `registry`, their references in `references`, documents and draws in `assemble`.
+Data comes from a folder of sets, a folder or file of the one set, or the Hugging Face hub. Holds names and the choice
+of files; the sets are in `registry`, their references in `references`, documents and draws in `assemble`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,26 @@ from __future__ import annotations
 from pathlib import Path
 
 from training.bench.samples import Suite
-from training.bench.suites.assemble import assemble, draw
+from training.bench.suites.assemble import read_suite
 from training.bench.suites.registry import SUITES, SuiteInfo
-from training.datasets import DATASETS
-from training.datasets.files import Reading, download
+from training.datasets.files import download
 from training.records import DataError
 
-__all__ = ["SUITES", "load_suite"]
+__all__ = ["GROUPS", "SUITES", "SuiteInfo", "load_suite"]
+
+# Names that stand for several suites: those of them that the data can feed.
+GROUPS = {
+    "longbench": tuple(name for name in SUITES if name.startswith("longbench/")),
+    "all": tuple(SUITES),
+}
+CONTRAST_SETS = "https://github.com/allenai/contrast-sets"
 
 
 def load_suite(name: str, source: Path | None = None, *, limit: int | None = None, seed: int = 0) -> list[Suite]:
     """Load the suites of a name.
 
     Args:
+        name: One of `SUITES`, or of `GROUPS` for those of its suites that the source has.
         source: A folder of sets (or one with such a folder as `eval`), the folder of the set, or a file of it; None
             for the Hugging Face hub.
         limit: Samples to draw at random from each suite; the documents stay complete. None for all.
@@ -32,42 +39,62 @@ def load_suite(name: str, source: Path | None = None, *, limit: int | None = Non
     Raises:
         DataError: An unknown suite, no such file, another format, or a hub that cannot be reached.
     """
-    if name not in SUITES:
-        raise DataError(f"suite must be one of {', '.join(SUITES)}, got {name!r}", hint="Name one of these")
-    return [_load(SUITES[name], source, limit, seed)]
+    if name in SUITES:
+        suites = [read_suite(SUITES[name], _files(SUITES[name], source), limit=limit, seed=seed)]
+    elif name in GROUPS:
+        found = _available(name, source)
+        suites = [read_suite(info, files, limit=limit, seed=seed) for info, files in found]
+    else:
+        names = ", ".join((*SUITES, *GROUPS))
+        raise DataError(f"suite must be one of {names}, got {name!r}", hint="Name one of these")
+    # A file of LongBench may lack some of its parts.
+    if suites := [suite for suite in suites if suite.num_total]:
+        return suites
+    raise DataError(f"{source} holds no questions of {name}", hint="Pass the folder of the data with --data")
 
 
-def _load(info: SuiteInfo, source: Path | None, limit: int | None, seed: int) -> Suite:
-    files = _files(info, source)
-    reading = Reading(name=info.dataset, mode=DATASETS[info.dataset].mode)
-    asked = []
-    for path in files:
-        lookup = info.references(path)
-        contexts = DATASETS[info.dataset].parse(path, reading)
-        asked.append([(context, item, lookup(context, item)) for context in contexts for item in context.questions])
-    contexts, samples = assemble(asked)
-    is_complete = len(samples) == info.num_official
-    return Suite(
-        name=info.name,
-        dataset=info.dataset,
-        metric=info.metric,
-        contexts=contexts,
-        samples=draw(samples, limit, seed),
-        num_total=len(samples),
-        is_complete=is_complete,
-        note="" if is_complete else f"subset: {len(samples):,} of {info.num_official:,} questions",
-    )
+def _available(name: str, source: Path | None) -> list[tuple[SuiteInfo, list[Path]]]:
+    """Return those suites of a group that the source can feed, with their files."""
+    infos = [SUITES[member] for member in GROUPS[name]]
+    if source is None:
+        return [(info, _files(info, None)) for info in infos if info.hub is not None]
+    _check(source)
+    # The names of files alone do not tell one set from another.
+    found = [(info, _local_files(info, source, is_own=name != "all")) for info in infos]
+    return [(info, files) for info, files in found if files]
 
 
 def _files(info: SuiteInfo, source: Path | None) -> list[Path]:
+    if source is None and info.hub is None:
+        raise DataError(
+            f"{info.name} is not on the Hugging Face hub",
+            hint=f"Take it from {CONTRAST_SETS} and pass its folder with --data",
+        )
     if source is None:
-        return download(DATASETS[info.dataset].hub, "dev", info.name)
+        return download(info.hub, "dev", info.name)
+    _check(source)
+    if files := _local_files(info, source, is_own=True):
+        return files
+    hint = f"Put {' or '.join(info.files)} into {source / info.folder}"
+    raise DataError(f"{source} holds no files of {info.name}", hint=hint)
+
+
+def _check(source: Path) -> None:
+    if not source.exists():
+        raise DataError(f"{source} does not exist", hint="Pass the folder of the data with --data")
+
+
+def _local_files(info: SuiteInfo, source: Path, *, is_own: bool) -> list[Path]:
+    """Return the files of a set in the order in which to read them.
+
+    Args:
+        is_own: The source may be the set's own folder or file, whatever its name.
+    """
     if source.is_file():
-        return [source]
-    for folder in (source / "eval" / info.folder, source / info.folder, source):
-        if files := sorted({path for pattern in info.files for path in folder.glob(pattern)}):
+        return [source] if is_own else []
+    own = (source,) if is_own or source.name == info.folder else ()
+    for folder in (source / "eval" / info.folder, source / info.folder, *own):
+        found = (path for pattern in info.files for path in sorted(folder.glob(pattern)) if path.is_file())
+        if files := list(dict.fromkeys(found)):
             return files
-    raise DataError(
-        f"{source} holds no files of {info.name}",
-        hint=f"Put {' or '.join(info.files)} into {source / info.folder}",
-    )
+    return []
