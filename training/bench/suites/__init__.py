@@ -17,13 +17,18 @@ from training.bench.suites.registry import SUITES, SuiteInfo
 from training.datasets.files import download
 from training.records import DataError
 
-__all__ = ["GROUPS", "SUITES", "SuiteInfo", "load_suite"]
+__all__ = ["GROUPS", "NAMES", "REFUSAL", "SUITES", "SuiteInfo", "load_suite"]
 
+_LONGBENCH = tuple(name for name in SUITES if name.startswith("longbench/"))
+REFUSAL = "refusal"
 # Names that stand for several suites: those of them that the data can feed.
 GROUPS = {
-    "longbench": tuple(name for name in SUITES if name.startswith("longbench/")),
+    "longbench": _LONGBENCH,
     "all": tuple(SUITES),
+    # Questions of TriviaQA come with their passage: none is unanswerable.
+    REFUSAL: ("squad_v2", "drop", "ropes", "2wiki", "qasper", *(n for n in _LONGBENCH if not n.endswith("triviaqa"))),
 }
+NAMES = (*SUITES, *GROUPS)
 CONTRAST_SETS = "https://github.com/allenai/contrast-sets"
 
 
@@ -31,7 +36,8 @@ def load_suite(name: str, source: Path | None = None, *, limit: int | None = Non
     """Load the suites of a name.
 
     Args:
-        name: One of `SUITES`, or of `GROUPS` for those of its suites that the source has.
+        name: One of `SUITES`, or of `GROUPS` for those of its suites that the source has. `refusal/NAME` gives those
+            of a name with unanswerable questions besides, and `refusal` is `refusal/refusal`.
         source: A folder of sets (or one with such a folder as `eval`), the folder of the set, or a file of it; None
             for the Hugging Face hub.
         limit: Samples to draw at random from each suite; the documents stay complete. None for all.
@@ -39,14 +45,28 @@ def load_suite(name: str, source: Path | None = None, *, limit: int | None = Non
     Raises:
         DataError: An unknown suite, no such file, another format, or a hub that cannot be reached.
     """
+    if name == REFUSAL or name.startswith(f"{REFUSAL}/"):
+        return _refusal(name.removeprefix(f"{REFUSAL}/"), source, limit, seed)
+    return _read(name, source, limit, seed)
+
+
+def _refusal(name: str, source: Path | None, limit: int | None, seed: int) -> list[Suite]:
+    from training.bench.refusal_samples import refusal  # it imports from this package
+
+    suites = [refusal(suite, seed) for suite in _read(name, source, limit, seed)]
+    if found := [suite for suite in suites if any(sample.kind != "answerable" for sample in suite.samples)]:
+        return found
+    raise DataError(f"{name} has no question that its document cannot answer", hint="Take another suite, as squad_v2")
+
+
+def _read(name: str, source: Path | None, limit: int | None, seed: int) -> list[Suite]:
     if name in SUITES:
-        suites = [read_suite(SUITES[name], _files(SUITES[name], source), limit=limit, seed=seed)]
+        found = [(SUITES[name], _files(SUITES[name], source))]
     elif name in GROUPS:
         found = _available(name, source)
-        suites = [read_suite(info, files, limit=limit, seed=seed) for info, files in found]
     else:
-        names = ", ".join((*SUITES, *GROUPS))
-        raise DataError(f"suite must be one of {names}, got {name!r}", hint="Name one of these")
+        raise DataError(f"suite must be one of {', '.join(NAMES)}, got {name!r}", hint="Name one of these")
+    suites = [read_suite(info, files, limit=limit, seed=seed) for info, files in found]
     # A file of LongBench may lack some of its parts.
     if suites := [suite for suite in suites if suite.num_total]:
         return suites
@@ -60,7 +80,7 @@ def _available(name: str, source: Path | None) -> list[tuple[SuiteInfo, list[Pat
         return [(info, _files(info, None)) for info in infos if info.hub is not None]
     _check(source)
     # The names of files alone do not tell one set from another.
-    found = [(info, _local_files(info, source, is_own=name != "all")) for info in infos]
+    found = [(info, _local_files(info, source, is_own=name == "longbench")) for info in infos]
     return [(info, files) for info, files in found if files]
 
 
