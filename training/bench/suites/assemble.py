@@ -129,10 +129,10 @@ def draw(samples: Sequence[Sample], limit: int | None, seed: int) -> tuple[Sampl
     """Draw samples at random, in the order that they had; a larger limit keeps those of a smaller one."""
     if limit is None or limit >= len(samples):
         return tuple(samples)
-    drawn = sorted(range(len(samples)), key=lambda place: shuffle_key(seed, samples[place].sample_id))[:limit]
+    drawn = sorted(range(len(samples)), key=lambda place: shuffled(seed, samples[place].sample_id))[:limit]
     return tuple(samples[place] for place in sorted(drawn))
 
 
-def shuffle_key(seed: int, *names: str) -> bytes:
+def shuffled(seed: int, *names: str) -> bytes:
     """Return a key to sort by that is random, the same on every machine, and independent of what else is sorted."""
     return hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=16).digest()

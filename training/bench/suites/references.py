@@ -180,7 +180,9 @@ def read_qasper(path: Path) -> ReferenceFile:
     def of(context: Context, item: QAItem) -> References:
         answers = judged[item.question_id]
         answers = answers["answer"] if isinstance(answers, Mapping) else [row["answer"] for row in answers]
-        kinds = dict(map(_annotated, answers))
+        kinds: dict[str, str] = {}
+        for text, kind in map(_annotated, answers):
+            kinds.setdefault(text, kind)
         return References(texts=(), answer_type="none") if set(kinds) == {NOT_ANSWERED} else _of_kinds(kinds)
 
     return ReferenceFile(of=of)
