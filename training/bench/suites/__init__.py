@@ -70,7 +70,9 @@ def _read(name: str, source: Path | None, limit: int | None, seed: int) -> list[
     # A file of LongBench may lack some of its parts.
     if suites := [suite for suite in suites if suite.num_total]:
         return suites
-    raise DataError(f"{source} holds no questions of {name}", hint="Pass the folder of the data with --data")
+    raise DataError(
+        f"{source or 'the hub'} holds no questions of {name}", hint="Pass the folder of the data with --data"
+    )
 
 
 def _available(name: str, source: Path | None) -> list[tuple[SuiteInfo, list[Path]]]:

@@ -75,9 +75,9 @@ def _add_files(info: SuiteInfo, files: Sequence[Path], assembly: _Assembly) -> t
     notes: dict[str, None] = {}
     # The hub parts one table into several files, which may ask the same thing twice as one file may.
     for _, group in groupby(files, key=lambda path: path.parent if path.suffix == ".parquet" else path):
-        assembly.add(asked for path in group for asked in _asked(info, path, reading, notes))
-        if is_complete := len(assembly.samples) == info.num_official:
-            break
+        if len(assembly.samples) != info.num_official:
+            assembly.add(asked for path in group for asked in _asked(info, path, reading, notes))
+    is_complete = len(assembly.samples) == info.num_official
     if not is_complete:
         notes = {f"subset: {len(assembly.samples):,} of {info.num_official:,} questions": None, **notes}
     left_out = (f"{count:,} {reason.replace('_', ' ')}" for reason, count in (+reading.dropped).items())
