@@ -24,11 +24,12 @@ def normalize_answer(text: str) -> str:
 def token_f1(prediction: str, references: Sequence[str]) -> float:
     """Return the best word F1 against any reference, in [0, 1]."""
     return max(
-        (_f1(normalize_answer(prediction).split(), normalize_answer(r).split()) for r in references), default=0.0
+        (bag_f1(normalize_answer(prediction).split(), normalize_answer(r).split()) for r in references), default=0.0
     )
 
 
-def _f1(predicted: list[str], expected: list[str]) -> float:
+def bag_f1(predicted: Sequence[str], expected: Sequence[str]) -> float:
+    """Return the F1 of two bags of tokens, 0 where they share none."""
     common = sum((Counter(predicted) & Counter(expected)).values())
     if not common:
         return 0.0
