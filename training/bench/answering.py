@@ -1,0 +1,155 @@
+"""From what a system gives to replies: one prompt, one decoding and one gate for all systems.
+
+A question that fails is a reply with an error, and the others of its batch are asked again without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from models.base import FrozenBase
+from models.prompts import refusal_ids
+from models.router import AnswerabilityGate, gate_features
+from training.bench.bank import SuiteBank
+from training.bench.systems.decoding import batch_tokens, batches, decode
+from training.bench.systems.prompts import Prompts
+from training.bench.systems.system import Given, System
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a system makes of a sample.
+
+    Args:
+        text: What the model says, whatever the gate does.
+        refused: The gate refuses.
+        is_routed: Atoms were chosen for it.
+        gold_rank: Rank of the best gold atom among those that were routed with weight.
+        error: One line; nothing else holds then.
+    """
+
+    text: str = ""
+    refusal_logprob: float | None = None
+    answerability: float | None = None
+    refused: bool = False
+    is_routed: bool = False
+    gold_rank: int | None = None
+    error: str | None = None
+
+
+class Answerer:
+    """Answers the samples of a bank with any system.
+
+    Args:
+        gate: None where no memory was trained.
+        max_rows: Of a batch, beside what fits by tokens.
+        on_done: Called with the number of samples after each batch.
+    """
+
+    def __init__(
+        self,
+        base: FrozenBase,
+        gate: AnswerabilityGate | None,
+        prompts: Prompts,
+        *,
+        max_rows: int | None = None,
+    ) -> None:
+        self.base, self.gate, self.prompts, self.max_rows = base, gate, prompts, max_rows
+        self._refusal = refusal_ids(base.tokenizer)
+        self._max_tokens = batch_tokens(base)
+
+    def answer(
+        self, system: System, bank: SuiteBank, rows: Sequence[int], *, on_done: Callable[[int], None] = lambda n: None
+    ) -> list[Reply]:
+        """Return one reply a sample, in the order of `rows`."""
+        try:
+            given = system.give(bank, rows)
+            prompts = [
+                self.prompts.ids(bank.asks[row].question.question, text, is_trained=system.is_trained)
+                for row, text in zip(rows, given.texts, strict=True)
+            ]
+        except Exception as error:
+            if len(rows) > 1:
+                return [reply for row in rows for reply in self.answer(system, bank, [row], on_done=on_done)]
+            return [_failed(error)]
+        replies: dict[int, Reply] = {}
+        weights = given.weights or [0] * len(rows)
+        lengths = [len(p) + w + self.prompts.max_new_tokens for p, w in zip(prompts, weights, strict=True)]
+        for places in batches(lengths, max_tokens=self._max_tokens, max_rows=self.max_rows):
+            replies |= self._batch(bank, rows, given, prompts, places)
+            on_done(len(places))
+        return [replies[place] for place in range(len(rows))]
+
+    def _batch(
+        self,
+        bank: SuiteBank,
+        rows: Sequence[int],
+        given: Given,
+        prompts: Sequence[Sequence[int]],
+        places: Sequence[int],
+    ) -> dict[int, Reply]:
+        """Answer some places; out of memory halves them, another failure takes them one by one."""
+        try:
+            answers, logprobs = decode(
+                self.base,
+                [prompts[place] for place in places],
+                given.adapter(places),
+                refusal=self._refusal,
+                max_new_tokens=self.prompts.max_new_tokens,
+            )
+        except Exception as error:
+            if len(places) == 1:
+                return {places[0]: _failed(error)}
+            size = 1
+            if isinstance(error, torch.OutOfMemoryError):
+                size = (len(places) + 1) // 2
+        else:
+            texts = self.base.tokenizer.batch_decode(answers, skip_special_tokens=True)
+            found = zip(places, texts, logprobs, strict=True)
+            return {place: self._reply(bank, rows, given, place, text.strip(), p) for place, text, p in found}
+        # Outside of the handler, whose traceback would keep the batch's tensors.
+        logger.warning("a batch of %d failed, retrying by %d", len(places), size)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        replies: dict[int, Reply] = {}
+        for begin in range(0, len(places), size):
+            replies |= self._batch(bank, rows, given, prompts, places[begin : begin + size])
+        return replies
+
+    def _reply(
+        self, bank: SuiteBank, rows: Sequence[int], given: Given, place: int, text: str, logprob: float
+    ) -> Reply:
+        if given.routed is None:
+            return Reply(text=text, refusal_logprob=logprob)
+        sure = self._answerability(given, place, logprob) if given.gated and self.gate else None
+        return Reply(
+            text=text,
+            refusal_logprob=logprob,
+            answerability=sure,
+            refused=sure is not None and sure < self.gate.threshold,
+            is_routed=True,
+            gold_rank=_gold_rank(given, place, bank.asks[rows[place]].gold),
+        )
+
+    def _answerability(self, given: Given, place: int, logprob: float) -> float:
+        routed = given.routed
+        looks_at = (routed.best_score_B[place], routed.top_lexical_B[place], routed.num_atoms_B[place])
+        best, lexical, number = (x.float().cpu() for x in looks_at)
+        return float(self.gate(gate_features(best, lexical, torch.tensor(logprob), number)))
+
+
+def _gold_rank(given: Given, place: int, gold: Sequence[int]) -> int | None:
+    atoms, weights = given.routed.row_BK[place].tolist(), given.routed.log_weight_BK[place].tolist()
+    pairs = enumerate(zip(atoms, weights, strict=True), start=1)
+    return next((rank for rank, (atom, weight) in pairs if atom in gold and weight > float("-inf")), None)
+
+
+def _failed(error: Exception) -> Reply:
+    line = (str(error).strip().splitlines() or [""])[0]
+    return Reply(error=f"{type(error).__name__}: {line}"[:300])

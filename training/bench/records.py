@@ -1,0 +1,72 @@
+"""A suite's documents as annotated atoms, made once and kept on disk.
+
+The annotator is the offline one that training uses, without probes. A machine that lacks the packages of the atomizer
+reads what another one left in the cache. Holds no tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+from models.atoms import AnnotationMeta, AnnotationRecord
+from models.config import AtomizerConfig
+from models.weights import cache_root
+from training.annotation import Annotator, DiscardedSampleError, build_annotator
+from training.annotation.shards import contexts_hash
+from training.datasets.context import Context
+from training.records import DataError, read_records, write_records
+
+logger = logging.getLogger(__name__)
+
+
+def records_root() -> Path:
+    """Return where atoms are kept: a folder a set of documents, a file an annotator."""
+    return cache_root() / "bench"
+
+
+def bench_records(contexts: Sequence[Context], *, cache: Path | None = None) -> list[AnnotationRecord]:
+    """Return one record a context, in their order; a context without text has no atoms.
+
+    Args:
+        cache: Folder that keeps them; None for the user's.
+
+    Raises:
+        DataError: The packages of the atomizer are not installed, and the cache does not have these contexts.
+    """
+    folder = (cache or records_root()) / contexts_hash(contexts)[:16]
+    try:
+        annotator = build_annotator("offline", [], config=AtomizerConfig(), num_probes=0)
+    except (ImportError, PackageNotFoundError) as error:
+        return _left_by_another_machine(folder, error)
+    path = folder / f"{hashlib.sha256(annotator.fingerprint.encode()).hexdigest()[:16]}.jsonl.gz"
+    if path.is_file():
+        return read_records(path)
+    records = [_record(annotator, context) for context in contexts]
+    scratch = path.with_name(f"{os.getpid()}-{path.name}")
+    write_records(scratch, records)
+    scratch.replace(path)
+    return records
+
+
+def _record(annotator: Annotator, context: Context) -> AnnotationRecord:
+    try:
+        return annotator.annotate(context)
+    except DiscardedSampleError as error:
+        logger.warning("no atoms of %s: %s", context.context_id, error.message)
+        meta = AnnotationMeta(annotator="offline", decomposition_status="failed")
+        return AnnotationRecord(context=context.text, title=context.title, atoms=(), annotation_meta=meta)
+
+
+def _left_by_another_machine(folder: Path, error: Exception) -> list[AnnotationRecord]:
+    files = sorted(folder.glob("*.jsonl.gz"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise DataError(
+            f"cannot make atoms here: {error}",
+            hint=f"Install d2a with its dependencies, or copy {folder.name} into {folder.parent} from where it is",
+        ) from error
+    return read_records(files[-1])

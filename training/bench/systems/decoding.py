@@ -1,0 +1,137 @@
+"""Greedy decoding for a benchmark: batches by tokens, in which a finished answer no longer costs anything.
+
+The answers are those of `models.generation`; what is added is that rows leave the batch, cache and adapter with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from models.base import FrozenBase
+from models.generation import Prefill, prefill
+from models.injection import ComposedAdapter, LayerPrefix, attached
+from models.prompts import end_ids
+
+# Of a step is little while at least this share of the rows goes on; copying the cache to drop rows costs one.
+COMPACT_SHARE = 0.75
+CPU_BATCH_TOKENS = 6144
+# Share of a GPU's memory for the keys and values of a batch; activations and logits take about as much again.
+GPU_SHARE = 0.15
+# Attention masks of a batch, L x L a row.
+MAX_MASK_ENTRIES = 2**31
+
+
+def batch_tokens(base: FrozenBase) -> int:
+    """Return how many tokens, padding included, a batch may hold on the base's device."""
+    if base.device.type != "cuda":
+        return CPU_BATCH_TOKENS
+    config = base.model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    token_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * base.dtype.itemsize
+    token_bytes += 4 * config.intermediate_size * base.dtype.itemsize
+    return int(GPU_SHARE * torch.cuda.get_device_properties(base.device).total_memory / token_bytes)
+
+
+def batches(lengths: Sequence[int], *, max_tokens: int, max_rows: int | None = None) -> Iterator[list[int]]:
+    """Yield places in batches of similar length, short ones first; a place that is too long alone is a batch.
+
+    Args:
+        lengths: Tokens of each, prompt, answer and adapter together.
+    """
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        rows, length = len(batch) + 1, lengths[place]
+        fits = rows * length <= max_tokens and rows * length**2 <= MAX_MASK_ENTRIES and rows <= (max_rows or rows)
+        if batch and not fits:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+@torch.no_grad()
+def decode(
+    base: FrozenBase,
+    prompts: Sequence[Sequence[int]],
+    adapter: ComposedAdapter | None,
+    *,
+    refusal: Sequence[int],
+    max_new_tokens: int,
+) -> tuple[list[list[int]], list[float]]:
+    """Answer prompts greedily.
+
+    Returns:
+        Token ids of each answer without its end, and the log-probability that it begins with `refusal`.
+    """
+    adapter = None if adapter is None else _in_dtype(adapter, base.dtype)
+    with attached(base, adapter):
+        start = prefill(base, prompts, refusal)
+    return _continue(base, start, adapter, max_new_tokens), start.refusal_logprob_B.tolist()
+
+
+def _continue(base: FrozenBase, start: Prefill, adapter: ComposedAdapter | None, limit: int) -> list[list[int]]:
+    ends = end_ids(base.tokenizer, base.model.generation_config.eos_token_id)
+    answers: list[list[int]] = [[] for _ in start.mask_BL]
+    rows = list(range(len(answers)))  # of the batch, by their places among the answers
+    next_B, live = start.next_logits_BV.argmax(-1), set(rows)
+    mask_BL, cache = start.mask_BL, start.cache
+    for step in range(limit):
+        for row, token in zip(rows, next_B.tolist(), strict=True):
+            if row in live and token not in ends:
+                answers[row].append(token)
+            else:
+                live.discard(row)
+        if not live or step + 1 == limit:
+            break
+        if len(live) <= COMPACT_SHARE * len(rows):
+            keep_C = torch.tensor([place for place, row in enumerate(rows) if row in live], device=base.device)
+            rows = [row for row in rows if row in live]
+            cache.batch_select_indices(keep_C)
+            mask_BL, next_B = mask_BL[keep_C], next_B[keep_C]
+            adapter = None if adapter is None else _rows(adapter, keep_C)
+        mask_BL = torch.cat([mask_BL, torch.ones_like(mask_BL[:, :1])], dim=1)
+        with attached(base, adapter):
+            next_B = _step(base, next_B, mask_BL, cache)
+    return answers
+
+
+def _step(base: FrozenBase, next_B: Tensor, mask_BL: Tensor, cache: object) -> Tensor:
+    out = base.model(
+        input_ids=next_B[:, None],
+        attention_mask=mask_BL,
+        position_ids=mask_BL.long().sum(-1, keepdim=True) - 1,
+        cache=cache,
+        use_cache=True,
+    )
+    return out.logits[:, -1].argmax(-1)
+
+
+def _in_dtype(adapter: ComposedAdapter, dtype: torch.dtype) -> ComposedAdapter:
+    """Turn an adapter into the base's dtype once, not at every token."""
+    return ComposedAdapter(
+        lora={site: (a.to(dtype), b.to(dtype)) for site, (a, b) in adapter.lora.items()},
+        prefix={
+            layer: LayerPrefix(key_BHSF=p.key_BHSF.to(dtype), value_BHSF=p.value_BHSF.to(dtype), bias_BS=p.bias_BS)
+            for layer, p in adapter.prefix.items()
+        },
+    )
+
+
+def _rows(adapter: ComposedAdapter, keep_C: Tensor) -> ComposedAdapter:
+    """Take some rows of an adapter; what broadcasts stays."""
+
+    def kept(x: Tensor) -> Tensor:
+        return x if len(x) == 1 else x[keep_C]
+
+    return ComposedAdapter(
+        lora={site: (kept(a), kept(b)) for site, (a, b) in adapter.lora.items()},
+        prefix={
+            layer: replace(p, key_BHSF=kept(p.key_BHSF), value_BHSF=kept(p.value_BHSF), bias_BS=kept(p.bias_BS))
+            for layer, p in adapter.prefix.items()
+        },
+    )

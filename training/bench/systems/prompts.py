@@ -1,0 +1,54 @@
+"""Prompts of all systems under a protocol, each tokenised once however many systems share it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.base import FrozenBase
+from models.prompts import prompt_ids
+from training.features.texts import cut_texts
+
+if TYPE_CHECKING:
+    from training.bench.protocols import Protocol
+
+# Room for the question and the template beside a text that fills all of the base's positions.
+RESERVED_TOKENS = 256
+
+
+class Prompts:
+    """Turns questions with text into token ids under a protocol.
+
+    A text is cut at its end to what the protocol allows, and to what the base has positions for.
+    """
+
+    def __init__(self, base: FrozenBase, protocol: Protocol) -> None:
+        self._tokenizer, self._protocol = base.tokenizer, protocol
+        self.max_new_tokens = protocol.max_new_tokens
+        room = base.model.config.max_position_embeddings - self.max_new_tokens - RESERVED_TOKENS
+        self._max_context_tokens = max(1, min(protocol.max_context_tokens, room))
+        self._cut: dict[str, str] = {}
+        self._known: dict[tuple[str, str | None, bool], np.ndarray] = {}
+
+    def ids(self, question: str, text: str | None, *, is_trained: bool) -> np.ndarray:
+        """Return the prompt's token ids, `[L]`.
+
+        Args:
+            is_trained: The system learnt our prompt, and keeps it under every protocol.
+        """
+        ours = is_trained or self._protocol.name == "paper"
+        key = (question, text, ours)
+        if key not in self._known:
+            make = prompt_ids if ours else self._protocol.prompt_ids
+            self._known[key] = np.array(make(self._tokenizer, question, self.cut(text)), dtype=np.int32)
+        return self._known[key]
+
+    def cut(self, text: str | None) -> str | None:
+        """Return the text, or as much of it as the prompt may hold."""
+        # No token stands for less than a byte.
+        if text is None or len(text.encode("utf-8", "surrogatepass")) <= self._max_context_tokens:
+            return text
+        if text not in self._cut:
+            [self._cut[text]] = cut_texts(self._tokenizer, [text], self._max_context_tokens)
+        return self._cut[text]
