@@ -238,7 +238,11 @@ class BankReader:
 
         def build() -> LexicalIndex:
             atoms = self._atoms_at(_all_atoms(snapshot.documents.values()), where=None)
-            return LexicalIndex.build([_indexed_text(a.atom, text) for a in atoms], uids=[a.uid for a in atoms])
+            return LexicalIndex.build(
+                [_indexed_text(a.atom, text) for a in atoms],
+                uids=[a.uid for a in atoms],
+                documents=[a.document_id for a in atoms],
+            )
 
         name = f"{snapshot.digest}-{text}-{FORMAT_VERSION}"
         if self._lexical is None or self._lexical[0] != name:

@@ -36,11 +36,16 @@ REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """What stage 1 found for a question, one row a candidate."""
+    """What stage 1 found for a question, one row a candidate.
+
+    Args:
+        stretch: Words of the stretches that hold the candidates; None counts as 0.
+    """
 
     cosine: np.ndarray
     lexical: np.ndarray
     rerank: np.ndarray | None
+    stretch: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +138,11 @@ class Engine:
     def route(self, found: Candidates, atoms: Sequence[Atom], *, top_k: int) -> RoutedRows:
         """Score candidates and select the `top_k` best."""
         router, device = self.network.router, self.base.device
-        rerank = None if found.rerank is None else torch.as_tensor(found.rerank, device=device)[None]
+        rerank, stretch = (
+            None if x is None else torch.as_tensor(x, device=device)[None] for x in (found.rerank, found.stretch)
+        )
         cosine, lexical = (torch.as_tensor(x, device=device)[None] for x in (found.cosine, found.lexical))
-        score_BC = router.score(cosine, lexical, atom_metadata(atoms).to(device)[None], rerank)
+        score_BC = router.score(cosine, lexical, atom_metadata(atoms).to(device)[None], rerank, stretch_BC=stretch)
         routing = router.select(score_BC, torch.ones_like(score_BC, dtype=torch.bool), top_k=top_k)
         return RoutedRows(
             score=score_BC[0].tolist(),

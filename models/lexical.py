@@ -13,11 +13,12 @@ import re
 import secrets
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain, groupby
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
     import bm25s
 
 # Changes whenever a saved index of an older version would answer differently.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 K1 = 1.2
 B = 0.75
-_ROWS_FILE = "rows.json"
+# A question leans on its paragraph for its topic: 12 atoms are a long paragraph, and half-way overlap spares an atom
+# from lying at the edge of both stretches that hold it.
+STRETCH_ATOMS, STRETCH_STEP = 12, 6
+_ROWS_FILE, _STRETCHES = "rows.json", "stretches"
 
 # Interrogatives belong here too: a word that no atom knows lowers the normalised score, and "what" or
 # "how" says nothing about the topic. The single letters are what apostrophes leave behind.
@@ -77,6 +81,29 @@ def _stem(word: str) -> str:
     return EnglishStemmer().stemWord(word)
 
 
+def stretches_of(documents: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Return overlapping stretches of neighbouring rows, as first row and the row behind the last.
+
+    Args:
+        documents: The document of each row; rows of a document stand together, and no stretch leaves its document.
+    """
+    found: list[tuple[int, int]] = []
+    begin = 0
+    for _, rows in groupby(documents):
+        end = begin + len(list(rows))
+        count = 1 + max(0, -(-(end - begin - STRETCH_ATOMS) // STRETCH_STEP))
+        starts = (begin + STRETCH_STEP * i for i in range(count))
+        found += [(start, min(start + STRETCH_ATOMS, end)) for start in starts]
+        begin = end
+    return found
+
+
+def best_rows(scores: np.ndarray, limit: int) -> np.ndarray:
+    """Return the rows (int64) of the best positive scores, best first, ties by row; there may be fewer than `limit`."""
+    rows = np.flatnonzero(scores > 0)
+    return rows[np.argsort(-scores[rows], kind="stable")[:limit]]
+
+
 def cached_index(folder: Path, build: Callable[[], LexicalIndex]) -> LexicalIndex:
     """Open the index saved in a folder, or build it and try to save it there.
 
@@ -112,37 +139,55 @@ class LexicalIndex:
         lexical(q, d) = sum_t idf(t) tf / (tf + k1 (1 - b + b |d| / avgdl))  /  sum_t idf(t),   t in unique(q)
         idf(t) = ln(1 + (N - df + 1/2) / (df + 1/2))
 
-    Terms that occur in no text stay in the denominator with df = 0, so unknown words lower every score.
+    Terms that occur in no text stay in the denominator with df = 0, so unknown words lower every score. Where rows have
+    documents, stretches of neighbouring rows are texts of a second index: the words of a question are often spread
+    over several sentences.
     """
 
-    def __init__(self, bm25: bm25s.BM25 | None, *, num_rows: int, uids: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        bm25: bm25s.BM25 | None,
+        *,
+        num_rows: int,
+        uids: Sequence[str] = (),
+        stretches: tuple[Sequence[tuple[int, int]], LexicalIndex] | None = None,
+    ) -> None:
         self._bm25 = bm25
         self.num_rows = num_rows
         self.uids = tuple(uids)
+        self._stretches = stretches
 
     @classmethod
-    def build(cls, texts: Sequence[str], *, uids: Sequence[str] = ()) -> LexicalIndex:
+    def build(
+        cls, texts: Sequence[str], *, uids: Sequence[str] = (), documents: Sequence[Hashable] | None = None
+    ) -> LexicalIndex:
         """Index texts in their order.
 
         Args:
             texts: What is searched; row i is texts[i].
             uids: Names of the rows, as many as texts, where the caller needs to map rows back.
+            documents: The document of each row, where stretches are wanted; rows of a document stand together.
         """
         assert not uids or len(uids) == len(texts), f"{len(uids)} uids for {len(texts)} texts"
         vocabulary: dict[str, int] = {}
         rows = [[vocabulary.setdefault(term, len(vocabulary)) for term in tokenize(text)] for text in texts]
-        if not vocabulary:
-            return cls(None, num_rows=len(texts), uids=uids)
-        bm25 = _bm25s().BM25(k1=K1, b=B, method="lucene", backend="numpy")
-        bm25.index((rows, vocabulary), create_empty_token=False, show_progress=False)
-        return cls(bm25, num_rows=len(texts), uids=uids)
+        stretches = None
+        if documents is not None:
+            assert len(documents) == len(texts), f"{len(documents)} documents for {len(texts)} texts"
+            spans = stretches_of(documents)
+            joined = [list(chain.from_iterable(rows[begin:end])) for begin, end in spans]
+            stretches = (spans, cls(_indexed(joined, vocabulary), num_rows=len(spans)))
+        return cls(_indexed(rows, vocabulary), num_rows=len(texts), uids=uids, stretches=stretches)
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder, which is created."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._bm25 is not None:
             self._bm25.save(folder, show_progress=False)
-        rows = {"num_rows": self.num_rows, "empty": self._bm25 is None, "uids": self.uids}
+        rows: dict[str, Any] = {"num_rows": self.num_rows, "empty": self._bm25 is None, "uids": self.uids}
+        if self._stretches is not None:
+            rows["stretches"], index = self._stretches
+            index.save(folder / _STRETCHES)
         (folder / _ROWS_FILE).write_text(json.dumps(rows), encoding="utf-8")
 
     @classmethod
@@ -152,7 +197,9 @@ class LexicalIndex:
         bm25 = None
         if not rows["empty"]:
             bm25 = _bm25s().BM25.load(folder, mmap=mmap, show_progress=False)
-        return cls(bm25, num_rows=rows["num_rows"], uids=rows["uids"])
+        spans = rows.get("stretches")
+        stretches = None if spans is None else (spans, cls.load(folder / _STRETCHES, mmap=mmap))
+        return cls(bm25, num_rows=rows["num_rows"], uids=rows["uids"], stretches=stretches)
 
     def top(self, query: str, limit: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the best rows for a query.
@@ -162,8 +209,7 @@ class LexicalIndex:
             so there may be fewer than `limit`.
         """
         scores = self.all_scores(query)
-        rows = np.flatnonzero(scores > 0)
-        best = rows[np.argsort(-scores[rows], kind="stable")[:limit]]
+        best = best_rows(scores, limit)
         return best, scores[best]
 
     def scores(self, query: str, rows: np.ndarray) -> np.ndarray:
@@ -195,6 +241,23 @@ class LexicalIndex:
         raw = self._bm25.get_scores_from_ids(known.tolist())
         return np.clip(raw / upper_bound, 0.0, 1.0).astype(np.float32)
 
+    def stretch_scores(self, query: str) -> np.ndarray:
+        """Return for every row the score of the better stretch that holds it, float32 `[num_rows]`, in [0, 1].
+
+        Only for an index that was built with documents.
+        """
+        assert self._stretches is not None, "an index without documents has no stretches"
+        if not self.num_rows:
+            return np.zeros(0, dtype=np.float32)
+        spans, index = self._stretches
+        scores = index.all_scores(query)
+        begin, end = np.array(spans, dtype=np.int64).T
+        row = np.arange(self.num_rows)
+        last = np.searchsorted(begin, row, side="right") - 1
+        # Only the stretch before may hold it as well: a step is half a stretch.
+        before = np.maximum(last - 1, 0)
+        return np.where(end[before] > row, np.maximum(scores[before], scores[last]), scores[last])
+
     def query_terms(self, query: str) -> tuple[np.ndarray, float]:
         """Return the ids (int64) of the query's terms that the index knows, and the largest score of any text."""
         terms = list(dict.fromkeys(tokenize(query)))
@@ -215,3 +278,11 @@ class LexicalIndex:
         term = np.repeat(np.arange(len(start) - 1), np.diff(start))
         order = np.argsort(row, kind="stable")
         return np.searchsorted(row[order], np.arange(self.num_rows + 1)), term[order], weight[order]
+
+
+def _indexed(rows: list[list[int]], vocabulary: dict[str, int]) -> bm25s.BM25 | None:
+    if not vocabulary:
+        return None
+    bm25 = _bm25s().BM25(k1=K1, b=B, method="lucene", backend="numpy")
+    bm25.index((rows, vocabulary), create_empty_token=False, show_progress=False)
+    return bm25

@@ -45,7 +45,13 @@ class Routing:
 
 
 class Router(nn.Module):
-    """`s = gamma cos(k_q, k_i) + beta + a_l lexical_i + a_r rerank_i + u . meta_i`, then softmax over the top K."""
+    """Scores and their softmax over the top K.
+
+        s_i = gamma cos(k_q, k_i) + beta + a_l lexical_i + a_s stretch_i + a_r rerank_i + u . meta_i
+
+    The weight of the stretch, the words of an atom's neighbours, stays 0 in training, which does not compute it;
+    `training.calibration` fits it afterwards. A checkpoint from before it loads with 0.
+    """
 
     def __init__(self, spec: MemorySpec) -> None:
         super().__init__()
@@ -54,21 +60,31 @@ class Router(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(INIT_LOG_SCALE))
         self.bias = nn.Parameter(torch.tensor(INIT_LEXICAL_BIAS if spec.router.lexical else INIT_BIAS))
         self.lexical = nn.Parameter(torch.tensor(INIT_LEXICAL if spec.router.lexical else 0.0))
+        self.stretch = nn.Parameter(torch.tensor(0.0))
         # 0 until a checkpoint is calibrated with the reranker: its scores have another scale.
         self.rerank = nn.Parameter(torch.tensor(0.0))
         self.metadata = nn.Parameter(torch.zeros(NUM_METADATA))
+        self.register_load_state_dict_pre_hook(_without_stretch)
 
     def query_key(self, embed_BD: Tensor) -> Tensor:
         """Return query keys `[B, E]`, of unit length."""
         return F.normalize(self.query_head(embed_BD), dim=-1)
 
     def score(
-        self, cosine_BC: Tensor, lexical_BC: Tensor, metadata_BCM: Tensor, rerank_BC: Tensor | None = None
+        self,
+        cosine_BC: Tensor,
+        lexical_BC: Tensor,
+        metadata_BCM: Tensor,
+        rerank_BC: Tensor | None = None,
+        *,
+        stretch_BC: Tensor | None = None,
     ) -> Tensor:
         """Return fused scores `[B, C]`; 0 is as good as the null slot."""
         score = self.log_scale.exp() * cosine_BC + self.bias + metadata_BCM @ self.metadata
         if self.spec.lexical:
             score = score + self.lexical * lexical_BC
+            if stretch_BC is not None:
+                score = score + self.stretch * stretch_BC
         if rerank_BC is not None:
             score = score + self.rerank * rerank_BC
         return score
@@ -93,6 +109,10 @@ class Router(nn.Module):
             index_BK=index_BK,
             log_weight_BK=log_weight.masked_fill(top_BK <= MASKED_SCORE / 2, -torch.inf),
         )
+
+
+def _without_stretch(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    state.setdefault(f"{prefix}stretch", torch.tensor(0.0))
 
 
 def atom_metadata(atoms: Sequence[Atom]) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from models.bank import Bank
 from models.engine import Candidates, Engine, RoutedRows
+from models.lexical import best_rows
 from models.results import RoutedAtom, StoredAtom
 
 
@@ -13,6 +14,8 @@ def route_question(
     bank: Bank, engine: Engine, question: str, *, top_k: int | None
 ) -> tuple[list[StoredAtom], RoutedRows, tuple[RoutedAtom, ...]]:
     """Find candidates by cosine, united with BM25's where the recipe says so, and select among them.
+
+    BM25's are the best by an atom's words and those of the stretch around it, in equal parts.
 
     Args:
         top_k: Atoms to select; None takes the memory's own.
@@ -24,13 +27,16 @@ def route_question(
     key_E = engine.query_key(question)
     uids = [uid for uid, _ in bank.search(key_E, limit=spec.num_candidates)]
     index = bank.lexical()
+    lexical, stretch = index.all_scores(question), index.stretch_scores(question)
     if spec.lexical:
-        rows, _ = index.top(question, spec.num_candidates)
-        uids = list(dict.fromkeys([*uids, *(index.uids[r] for r in rows)]))
+        named = best_rows(lexical + stretch, spec.num_candidates)
+        uids = list(dict.fromkeys([*uids, *(index.uids[r] for r in named)]))
     stored = bank.atoms_by_uid(uids)
+    rows = index.rows_of(uids)
     found = Candidates(
         cosine=bank.keys_by_uid(uids) @ key_E,
-        lexical=index.scores(question, index.rows_of(uids)),
+        lexical=lexical[rows],
+        stretch=stretch[rows],
         rerank=engine.rerank(question, [a.atom.content for a in stored]),
     )
     routed = engine.route(found, [a.atom for a in stored], top_k=top_k or spec.top_k)

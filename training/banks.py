@@ -52,7 +52,7 @@ def banks_of(library: Library, asks: Sequence[Ask], key_BE: Tensor, rng: random.
     strangers = [replace(a, passage=other_article(library, a.passage, rng), gold=()) for a in asks]
     found = {"passage": [*map(library.passage_candidates, asks)]}
     found["off_passage"] = [*map(library.passage_candidates, strangers)]
-    sizes = {name: [len(rows) for rows, _ in candidates] for name, candidates in found.items()}
+    sizes = {name: [len(c.rows) for c in candidates] for name, candidates in found.items()}
     chosen = rng.sample(range(len(library.records)), max(1, round(SHELF_SHARE * len(library.records))))
     on_shelf = np.isin(library.passage_of, chosen)
     for name, kept in (("shelf", on_shelf), ("library", np.ones_like(on_shelf))):

@@ -4,7 +4,7 @@
 
 fits both anew for a finished checkpoint, on the passages that its run held out, and writes them there.
 
-Scale of the cosine, weight of the words, bias and metadata are seven numbers of very different size. At a learning
+Scale of the cosine, weights of the words, bias and metadata are eight numbers of very different size. At a learning
 rate that suits the network they hardly move in a run, and the cosine of trained passages looks better than it is; on
 held-out passages they are fitted exactly.
 """
@@ -43,7 +43,10 @@ def calibrate(
 
 
 def fit_scores(library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128) -> dict[str, Any]:
-    """Fit the router's weights in place, by the listwise loss against the null slot over six kinds of bank alike.
+    """Fit the router's weights in place, by the listwise loss over all kinds of bank alike.
+
+    The loss counts twice: against the null slot over the six kinds, and without one over the three that know the
+    answer. The first alone settles whether a bank knows at the price of which atom it is.
 
     Returns:
         The loss before and after, and the weights.
@@ -58,12 +61,16 @@ def fit_scores(library: Library, *, seed: int = 0, max_questions: int = 1024, ba
         batches += [(some, key_BE, bank) for bank in banks_of(library, some, key_BE, rng).values()]
     named = {"log_scale": router.log_scale, "bias": router.bias, "metadata": router.metadata}
     if router.spec.lexical:
-        named["lexical"] = router.lexical
+        named |= {"lexical": router.lexical, "stretch": router.stretch}
 
     def loss() -> Tensor:
-        scored = [(some, library.scored(key_BE, bank.candidates)) for some, key_BE, bank in batches]
-        total = sum(listwise_loss(s.score_BC, _gold(some, s), s.valid_BC, null_slot=True)[0] for some, s in scored)
-        return total / (len(asks) * 6)
+        sums = {True: 0.0, False: 0.0}
+        for some, key_BE, bank in batches:
+            scored = library.scored(key_BE, bank.candidates)
+            for null_slot in (True, False) if bank.knows else (True,):
+                part = listwise_loss(scored.score_BC, _gold(some, scored), scored.valid_BC, null_slot=null_slot)
+                sums[null_slot] += part[0]
+        return sums[True] / (len(asks) * 6) + sums[False] / (len(asks) * 3)
 
     before = float(loss().detach())
     minimise(loss, list(named.values()))

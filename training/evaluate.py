@@ -171,7 +171,7 @@ def bm25_ranks(library: Library, asks: Sequence[Ask]) -> dict[str, list[int]]:
     ranks: dict[str, list[int]] = {"passage": [], "library": []}
     for ask in asks:
         query = ask.question.question
-        _, scores = library.passage_candidates(ask)
+        scores = library.passage_candidates(ask).lexical
         ranks["passage"].append(_gold_rank(scores, np.array(ask.gold, dtype=np.int64) - library.start[ask.passage]))
         ranks["library"].append(_gold_rank(library.lexical().all_scores(query), np.array(ask.gold, dtype=np.int64)))
     return ranks

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from models.composer import compose
 from models.encoder import text_features
 from models.generation import continue_greedily, prefill
 from models.injection import ComposedAdapter, attached
-from models.lexical import LexicalIndex
+from models.lexical import LexicalIndex, best_rows
 from models.microkv import latent_slots, pad_entry, token_slots
 from models.network import MemoryNetwork
 from models.prompts import prompt_ids, refusal_ids
@@ -26,8 +27,13 @@ from models.router import atom_metadata
 
 MAX_NEW_TOKENS = 32
 
-# Flat atom rows that stage 1 found for a question, and their BM25 in its bank.
-Candidates = tuple[np.ndarray, np.ndarray]
+
+class Candidates(NamedTuple):
+    """Flat atom rows that stage 1 found for a question, with their BM25 in its bank and that of their stretches."""
+
+    rows: np.ndarray
+    lexical: np.ndarray
+    stretch: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +105,14 @@ class Library:
         """Return the BM25 index of one passage, or of all."""
         if passage not in self._lexical:
             rows = slice(None) if passage is None else slice(self.start[passage], self.start[passage + 1])
-            self._lexical[passage] = LexicalIndex.build(self.texts[rows])
+            self._lexical[passage] = LexicalIndex.build(self.texts[rows], documents=self.passage_of[rows].tolist())
         return self._lexical[passage]
 
     def passage_candidates(self, ask: Ask) -> Candidates:
         """Return all atoms of the asked passage, and their BM25 in a bank of that passage alone."""
         rows = np.arange(self.start[ask.passage], self.start[ask.passage + 1])
-        return rows, self.lexical(ask.passage).scores(ask.question.question, rows - self.start[ask.passage])
+        index, question = self.lexical(ask.passage), ask.question.question
+        return Candidates(rows, index.all_scores(question), index.stretch_scores(question))
 
     @torch.no_grad()
     def query_keys(self, asks: Sequence[Ask]) -> Tensor:
@@ -128,13 +135,13 @@ class Library:
         cosine_BN = cosine_BN.masked_fill(~torch.as_tensor(np.stack(masks), device=cosine_BN.device), -2.0)
         near_BC = cosine_BN.topk(min(count, len(self.atoms)), dim=-1).indices.cpu().numpy()
         for ask, near, mask in zip(asks, near_BC, masks, strict=True):
-            near = near[mask[near]]
-            scores = np.where(mask, self.lexical().all_scores(ask.question.question), 0.0)
-            words = np.argsort(-scores, kind="stable")[:count]
-            rows = np.unique(
-                np.concatenate([near, words[scores[words] > 0]]) if self.network.spec.router.lexical else near
-            )
-            found.append((rows, scores[rows]))
+            question = ask.question.question
+            lexical, stretch = self.lexical().all_scores(question), self.lexical().stretch_scores(question)
+            rows = near[mask[near]]
+            if self.network.spec.router.lexical:
+                rows = np.union1d(rows, best_rows(np.where(mask, lexical + stretch, 0.0), count))
+            rows = np.sort(rows)
+            found.append(Candidates(rows, lexical[rows], stretch[rows]))
         return found
 
     def scored(self, key_BE: Tensor, candidates: Sequence[Candidates], *, width: int = 1) -> Scored:
@@ -143,15 +150,20 @@ class Library:
         Args:
             width: Columns at least, padding among them.
         """
-        width = max(width, *(len(rows) for rows, _ in candidates))
-        row_BC = np.zeros((len(candidates), width), dtype=np.int64)
-        lexical_BC = np.zeros((len(candidates), width), dtype=np.float32)
-        valid_BC = np.zeros((len(candidates), width), dtype=bool)
-        for i, (rows, scores) in enumerate(candidates):
-            row_BC[i, : len(rows)], lexical_BC[i, : len(rows)], valid_BC[i, : len(rows)] = rows, scores, True
-        row, lexical, valid = (torch.as_tensor(x, device=self.base.device) for x in (row_BC, lexical_BC, valid_BC))
+        found = [Candidates(*c) for c in candidates]
+        width = max(width, *(len(c.rows) for c in found))
+        row_BC = np.zeros((len(found), width), dtype=np.int64)
+        lexical_BC, stretch_BC = np.zeros((2, len(found), width), dtype=np.float32)
+        valid_BC = np.zeros((len(found), width), dtype=bool)
+        for i, (rows, lexical, stretch) in enumerate(found):
+            row_BC[i, : len(rows)], lexical_BC[i, : len(rows)], valid_BC[i, : len(rows)] = rows, lexical, True
+            if stretch is not None:
+                stretch_BC[i, : len(rows)] = stretch
+        row, lexical, stretch, valid = (
+            torch.as_tensor(x, device=self.base.device) for x in (row_BC, lexical_BC, stretch_BC, valid_BC)
+        )
         cosine_BC = (self.key_NE[row] * key_BE[:, None]).sum(-1)
-        score_BC = self.network.router.score(cosine_BC, lexical, self.metadata_NM[row])
+        score_BC = self.network.router.score(cosine_BC, lexical, self.metadata_NM[row], stretch_BC=stretch)
         return Scored(row_BC=row, lexical_BC=lexical, valid_BC=valid, score_BC=score_BC)
 
     @torch.no_grad()
@@ -224,7 +236,7 @@ class Library:
     def route_passages(self, key_BE: Tensor, asks: Sequence[Ask], *, top_k: int) -> RoutedAsks:
         """Route every question in a bank of its asked passage alone."""
         found = [self.passage_candidates(a) for a in asks]
-        return self.route(key_BE, found, top_k=top_k, num_atoms=[len(rows) for rows, _ in found])
+        return self.route(key_BE, found, top_k=top_k, num_atoms=[len(c.rows) for c in found])
 
     def answer(
         self,

@@ -272,6 +272,15 @@ def test_the_full_text_index_follows_the_atoms(bank):
     assert [len(list((bank.path / "lexical").glob("*")))] == [1]
 
 
+def test_neighbours_of_a_forgotten_document_lend_no_words(bank):
+    ants, bees = put(bank, "ants"), put(bank, "bees")
+    index = bank.lexical()
+    heard = [uid for uid, score in zip(index.uids, index.stretch_scores("bees"), strict=True) if score > 0]
+    assert {uid.partition("-")[0] for uid in heard} == {bees.document_id}
+    bank.forget(bees.document_id)
+    assert bank.lexical().num_rows == ants.num_atoms and not bank.lexical().stretch_scores("bees").any()
+
+
 def test_the_indexed_text_is_a_choice(bank):
     put(bank, "ants")
     hits = {text: len(bank.lexical(text=text).top("anchor", 9)[0]) for text in ("content", "retrieval", "both")}

@@ -156,6 +156,19 @@ def test_fewer_candidates_than_k_are_all_selected():
     assert sorted(engine_of("llama").route(found, atoms_of(TEXTS[:2]), top_k=8).rows) == [0, 1]
 
 
+def test_words_of_the_stretch_count_by_their_weight():
+    engine = engine_of("llama")
+    zeros = np.zeros(2, np.float32)
+    stretches = (None, np.array([0.5, 0.0], np.float32))
+    found = [Candidates(cosine=zeros, lexical=zeros, rerank=None, stretch=s) for s in stretches]
+    with torch.no_grad():
+        engine.network.router.stretch.fill_(4.0)
+    plain, leaning = (engine.route(f, atoms_of(TEXTS[:2]), top_k=2).score for f in found)
+    with torch.no_grad():
+        engine.network.router.stretch.fill_(0.0)
+    assert leaning[0] - plain[0] == pytest.approx(2.0, abs=1e-4) and leaning[1] == pytest.approx(plain[1])
+
+
 def test_reranker_scores_count_by_their_factor():
     engine = engine_of("qwen3")
     zeros = np.zeros(2, np.float32)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.lexical import LexicalIndex, cached_index, tokenize
+from models.lexical import LexicalIndex, best_rows, cached_index, stretches_of, tokenize
 
 TEXTS = ["red fox", "red red dog house"]
 
@@ -82,11 +82,12 @@ def test_tokens_are_normalised_stemmed_and_free_of_stop_words():
 
 @pytest.mark.parametrize("mmap", [True, False])
 def test_a_saved_index_answers_the_same(tmp_path, mmap):
-    index = LexicalIndex.build(TEXTS, uids=["a-000000", "b-000000"])
+    index = LexicalIndex.build(TEXTS, uids=["a-000000", "b-000000"], documents=["a", "b"])
     index.save(tmp_path / "index é")
     loaded = LexicalIndex.load(tmp_path / "index é", mmap=mmap)
     rows = np.array([0, 1])
     np.testing.assert_array_equal(loaded.scores("red fox blimp", rows), index.scores("red fox blimp", rows))
+    np.testing.assert_array_equal(loaded.stretch_scores("red fox"), index.stretch_scores("red fox"))
     assert (loaded.uids, loaded.rows_of(["b-000000", "a-000000"]).tolist()) == (("a-000000", "b-000000"), [1, 0])
 
 
@@ -120,6 +121,34 @@ def test_every_score_equals_a_direct_computation_on_random_texts():
             for d in texts
         ]
         np.testing.assert_allclose(index.scores(" ".join(query), np.arange(40)), expected, atol=1e-6)
+
+
+def test_stretches_overlap_by_half_and_stay_in_their_document():
+    assert stretches_of(["a"] * 3 + ["b"] * 13) == [(0, 3), (3, 15), (9, 16)]
+    assert [stretches_of(["a"] * n) for n in (0, 12, 18)] == [[], [(0, 12)], [(0, 12), (6, 18)]]
+    assert stretches_of(["a"] * 19) == [(0, 12), (6, 18), (12, 19)]
+
+
+def test_a_row_has_the_score_of_the_better_stretch_that_holds_it():
+    texts, query = [f"word{n} common" for n in range(20)], "word3 word14 word19"
+    index = LexicalIndex.build(texts, documents=["a"] * 17 + ["b"] * 3)
+    spans = [(0, 12), (6, 17), (17, 20)]
+    first, second, third = LexicalIndex.build([" ".join(texts[a:b]) for a, b in spans]).all_scores(query)
+    expected = [first] * 6 + [max(first, second)] * 6 + [second] * 5 + [third] * 3
+    assert len({float(first), float(second), float(third)}) == 3 and min(first, second, third) > 0
+    np.testing.assert_allclose(index.stretch_scores(query), expected, atol=1e-6)
+
+
+def test_words_of_another_document_do_not_count_for_a_row():
+    texts = ["Lake Tor is deep.", "Its water is green.", "Its water is blue."]
+    together = LexicalIndex.build(texts, documents=[1, 1, 2]).stretch_scores("the water of lake Tor")
+    assert together[0] == together[1] > together[2] > 0
+    assert LexicalIndex.build([], documents=[]).stretch_scores("water").tolist() == []
+
+
+def test_best_rows_are_positive_and_ties_go_by_row():
+    assert best_rows(np.array([0.2, 0.0, 0.5, 0.2]), 9).tolist() == [2, 0, 3]
+    assert best_rows(np.array([0.2, 0.0, 0.5, 0.2]), 2).tolist() == [2, 0]
 
 
 def test_importing_it_loads_neither_torch_nor_lancedb():

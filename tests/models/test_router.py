@@ -32,6 +32,27 @@ def test_score_is_the_sum_of_its_parts(recipe: str, lexical: float) -> None:
     assert router.score(cosine, lexical_BC, metadata, rerank).item() == pytest.approx(2.7 + lexical, abs=1e-5)
 
 
+@pytest.mark.parametrize(("recipe", "gain"), [("d2a", 3.0 * 0.5), ("paper", 0.0)])
+def test_words_of_the_stretch_count_where_words_do(recipe: str, gain: float) -> None:
+    router = _router(recipe)
+    cosine, metadata = torch.rand(1, 4), torch.rand(1, 4, 4)
+    without, stretch = router.score(cosine, cosine, metadata), torch.full((1, 4), 0.5)
+    assert_close(router.score(cosine, cosine, metadata, stretch_BC=stretch), without)  # a fresh router ignores them
+    with torch.no_grad():
+        router.stretch.fill_(3.0)
+    assert_close(router.score(cosine, cosine, metadata, stretch_BC=stretch), without + gain)
+    assert_close(router.score(cosine, cosine, metadata), without)
+
+
+def test_weights_from_before_the_stretch_load_with_none_for_it() -> None:
+    old, router = _router("d2a").state_dict(), _router("d2a")
+    del old["stretch"]
+    with torch.no_grad():
+        router.stretch.fill_(3.0)
+    router.load_state_dict(old)
+    assert router.stretch.item() == 0.0
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_fresh_router_ignores_the_reranker(recipe: str) -> None:
     router = _router(recipe)

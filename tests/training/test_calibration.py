@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.training.samples import colours
+from models.atoms import AnnotationRecord
+from tests.training.samples import colours, make_record
 from tests.training.worlds import SPECS, base_of, library_over
 from training.calibration import calibrate, fit_scores
 
@@ -24,11 +25,19 @@ def test_words_gain_weight_where_they_find_the_answer_and_random_keys_do_not(lib
     assert figures["bias"] == router.bias.item() < 3.0
 
 
+def test_the_stretch_gains_weight_where_questions_lean_on_the_neighbours():
+    # No atom of a lake holds its name but the first, and all lakes have the same second and third atom.
+    lakes = ["Alva", "Brim", "Corso", "Dunmore", "Elsin", "Farrow", "Gask", "Hollin"]
+    library = library_over(base_of("llama"), SPECS["d2a"], [_lake(name) for name in lakes])
+    figures = fit_scores(library)
+    assert figures["stretch"] == library.network.router.stretch.item() > 3.0
+
+
 def test_only_the_scores_own_weights_change_and_stay_frozen(library):
     before = {name: value.clone() for name, value in library.network.state_dict().items()}
     fit_scores(library, max_questions=30)
     changed = {n for n, v in library.network.state_dict().items() if not torch.equal(v, before[n])}
-    assert changed <= {"router.log_scale", "router.bias", "router.lexical", "router.metadata"}
+    assert changed <= {f"router.{n}" for n in ("log_scale", "bias", "lexical", "stretch", "metadata")}
     assert "router.lexical" in changed
     assert not any(p.requires_grad for p in library.network.parameters())
 
@@ -36,14 +45,15 @@ def test_only_the_scores_own_weights_change_and_stay_frozen(library):
 def test_weights_are_those_that_a_checkpoint_keeps(library):
     fit_scores(library, max_questions=30)
     router = library.network.router
-    for value in (router.log_scale, router.bias, router.lexical, router.metadata):
+    for value in (router.log_scale, router.bias, router.lexical, router.stretch, router.metadata):
         assert torch.equal(value, value.bfloat16().float())
 
 
 def test_a_memory_without_words_keeps_their_weight_at_zero():
     library = library_over(base_of("llama"), SPECS["paper"], colours(8))
     figures = fit_scores(library, max_questions=12)
-    assert "lexical" not in figures and library.network.router.lexical.item() == 0.0
+    assert not {"lexical", "stretch"} & set(figures)
+    assert library.network.router.lexical.item() == library.network.router.stretch.item() == 0.0
 
 
 def test_the_gate_is_fitted_to_the_new_scores(library):
@@ -51,3 +61,9 @@ def test_the_gate_is_fitted_to_the_new_scores(library):
     assert (figures["scores"]["questions"], figures["questions"]) == (120, 12)
     assert figures["auroc"]["library"] > 0.9  # colours name their passage, so words alone tell
     assert 0.0 <= gate.threshold <= 1.0
+
+
+def _lake(name: str) -> AnnotationRecord:
+    sentences = [f"Lake {name} lies in Oland.", "Its water is green.", "Its fish are trout."]
+    questions = [(f"Which water has {name}?", "green", [1]), (f"Which fish has {name}?", "trout", [2])]
+    return make_record(f"Lake {name}", sentences, questions)

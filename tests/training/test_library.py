@@ -55,6 +55,9 @@ def product(tmp_path, family, recipe, **changes):
 def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe):
     memory, library, uids, asks = product(tmp_path, family, recipe)
     assert len(uids) > 32
+    with torch.no_grad():
+        for network in (library.network, memory._load().network):
+            network.router.stretch.fill_(6.0)
     key_BE = library.query_keys(asks)
     routed = library.route(key_BE, library.library_candidates(asks, key_BE), top_k=8)
     replies = library.answer(asks, library.adapter(routed), max_new_tokens=6)
@@ -81,18 +84,21 @@ def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe)
 def test_candidates_are_the_best_of_both_searches(tmp_path):
     _, library, _, asks = product(tmp_path, "llama", "d2a")
     key_BE = library.query_keys(asks)
-    for ask, key_E, (rows, scores) in zip(asks, key_BE, library.library_candidates(asks, key_BE), strict=True):
+    index = library.lexical()
+    for ask, key_E, found in zip(asks, key_BE, library.library_candidates(asks, key_BE), strict=True):
         near = set((library.key_NE @ key_E).topk(32).indices.tolist())
-        words, _ = library.lexical().top(ask.question.question, 32)
-        assert set(rows.tolist()) == near | set(words.tolist())
-        np.testing.assert_array_equal(scores, library.lexical().all_scores(ask.question.question)[rows])
+        lexical, stretch = index.all_scores(ask.question.question), index.stretch_scores(ask.question.question)
+        words = np.argsort(-(lexical + stretch), kind="stable")[:32]
+        assert set(found.rows.tolist()) == near | set(words[(lexical + stretch)[words] > 0].tolist())
+        np.testing.assert_array_equal(found.lexical, lexical[found.rows])
+        np.testing.assert_array_equal(found.stretch, stretch[found.rows])
 
 
 def test_without_words_in_the_recipe_only_keys_find_candidates(tmp_path):
     _, library, _, asks = product(tmp_path, "llama", "paper")
     key_BE = library.query_keys(asks)
-    for key_E, (rows, _) in zip(key_BE, library.library_candidates(asks, key_BE), strict=True):
-        assert rows.tolist() == sorted((library.key_NE @ key_E).topk(32).indices.tolist())
+    for key_E, found in zip(key_BE, library.library_candidates(asks, key_BE), strict=True):
+        assert found.rows.tolist() == sorted((library.key_NE @ key_E).topk(32).indices.tolist())
 
 
 def test_hidden_atoms_are_no_candidates_even_where_few_are_left():
@@ -101,7 +107,7 @@ def test_hidden_atoms_are_no_candidates_even_where_few_are_left():
     found = library.library_candidates(
         asks, library.query_keys(asks), visible=[~same_article(library, a) for a in asks]
     )
-    assert [rows.tolist() for rows, _ in found] == [
+    assert [candidates.rows.tolist() for candidates in found] == [
         [5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [0, 1, 2, 3, 4, 9], list(range(9))
     ]  # fmt: skip
 
@@ -109,9 +115,10 @@ def test_hidden_atoms_are_no_candidates_even_where_few_are_left():
 def test_a_passage_alone_is_scored_as_a_bank_of_its_own():
     library = library_over(base_of("llama"), SPECS["d2a"], river_and_town())
     ask = library.asks(2)[0]
-    rows, scores = library.passage_candidates(ask)
+    rows, scores, stretch = library.passage_candidates(ask)
     assert rows.tolist() == [5, 6, 7, 8] and int(scores.argmax()) == 1
     assert scores[1] != library.lexical().all_scores(ask.question.question)[6]
+    assert len(set(stretch.tolist())) == 1 and stretch[0] != library.lexical().stretch_scores(ask.question.question)[6]
 
 
 def test_asks_know_their_gold_rows():
