@@ -61,11 +61,16 @@ def test_even_records_alone_are_never_the_benchmark(tmp_path, monkeypatch):
     assert not suite.is_complete and suite.note == "LongBench subset: 1 of LongBench-E"
 
 
-def test_all_references_count_and_chinese_has_its_own_metric(tmp_path):
-    rows = [record("1", "multifieldqa_zh", answers=("水獭", "獭")), record("2", "multifieldqa_en")]
-    chinese, english = sorted(load_suite("longbench", write(tmp_path / "x.jsonl", rows)), key=lambda s: -len(s.metric))
-    assert chinese.samples[0].references == ("水獭", "獭")
-    assert (chinese.metric, english.metric) == ("qa_f1_zh", "qa_f1")
+def test_all_references_count_and_chinese_and_few_shot_parts_have_metrics_of_their_own(tmp_path):
+    parts = ("multifieldqa_zh", "multifieldqa_en", "triviaqa")
+    rows = [record(part, part, answers=("水獭", "獭")) for part in parts]
+    suites = load_suite("longbench", write(tmp_path / "x.jsonl", rows))
+    assert [suite.samples[0].references for suite in suites] == [("水獭", "獭")] * 3
+    assert {suite.name.removeprefix("longbench/"): suite.metric for suite in suites} == {
+        "multifieldqa_zh": "qa_f1_zh",
+        "multifieldqa_en": "qa_f1",
+        "triviaqa": "qa_f1_first_line",
+    }
 
 
 def test_a_part_that_a_file_lacks_is_told(tmp_path):

@@ -205,3 +205,10 @@ def test_narrativeqa_is_read_from_its_authors_tables(tmp_path):
         ("Where?", ("Tor",)),
     ]
     assert [c.text for c in suite.contexts] == ["An otter swam in Tor."]
+    assert "tokenised" not in suite.note
+
+
+def test_a_tokenised_copy_of_narrativeqa_says_so(tmp_path):
+    row = {"context.tokens": "An otter swam .", "question.tokens": "Who swam ?", "ground_truths": ["an otter", "otter"]}
+    [suite] = load_suite("narrativeqa", write(tmp_path / "test.json", [row]))
+    assert suite.samples[0].references == ("an otter", "otter") and "tokenised text" in suite.note

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.training.bench.sets import GAME, HARBOUR, hop, ropes, squad, write
+from training.bench.metrics import METRICS
 from training.bench.suites import GROUPS, NAMES, SUITES, load_suite
 from training.datasets import DATASETS, family_of
 from training.records import DataError
@@ -173,7 +174,7 @@ def test_without_network_a_suite_of_the_hub_says_so(monkeypatch):
         load_suite("squad")
 
 
-def test_every_suite_has_a_known_set_and_family():
-    assert all(info.dataset in DATASETS for info in SUITES.values())
+def test_every_suite_has_a_known_set_family_and_metric():
+    assert all(info.dataset in DATASETS and info.metric in METRICS for info in SUITES.values())
     assert family_of("longbench/2wikimqa") == "2wikimultihopqa"
     assert len(GROUPS["longbench"]) == 8 and set(GROUPS["refusal"]) < set(SUITES) < set(NAMES)

@@ -62,6 +62,7 @@ def test_samples_have_names_of_their_own_and_references_where_they_are_answerabl
     for name, suite in suites.items():
         assert len({sample.sample_id for sample in suite.samples}) == suite.num_total, name
         assert len({context.text for context in suite.contexts}) == len(suite.contexts), name
+        assert len({context.context_id for context in suite.contexts}) == len(suite.contexts), name
         for sample in suite.samples:
             assert bool(sample.references) == (sample.kind == "answerable"), sample.sample_id
             assert sample.item in suite.contexts[sample.document].questions, sample.sample_id

@@ -70,6 +70,12 @@ def first_answer(path: Path) -> ReferenceFile:
     return ReferenceFile(of=lambda context, item: References(texts=tuple(a.text for a in item.answers[:1])))
 
 
+def read_summaries(path: Path) -> ReferenceFile:
+    """Take all answers of NarrativeQA, of which copies as JSON hold tokenised text."""
+    is_published = path.suffix in (".csv", ".parquet")
+    return ReferenceFile(of=plain_answers(path).of, note="" if is_published else "tokenised text")
+
+
 def read_aliases(path: Path) -> ReferenceFile:
     """Add to the answer of 2WikiMultihopQA the names that `id_aliases.json` beside the file has for its entity."""
     beside = path.with_name("id_aliases.json")
@@ -118,7 +124,7 @@ def read_drop(path: Path) -> ReferenceFile:
         given = (
             _from_hub(qa["answers_spans"])
             if is_mixed
-            else map(_typed, (qa["answer"], *qa.get("validated_answers", ())))
+            else map(_typed, (qa["answer"], *(qa.get("validated_answers") or ())))
         )
         return _in_parts(reference for reference in given if reference)
 

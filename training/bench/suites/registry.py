@@ -13,6 +13,7 @@ from training.bench.suites.references import (
     read_drop,
     read_qasper,
     read_quoref,
+    read_summaries,
 )
 from training.datasets import DATASETS
 from training.datasets.files import HubFiles
@@ -49,6 +50,9 @@ class SuiteInfo:
     def folder(self) -> str:
         """Name of its folder in a collection of sets."""
         return DATASETS[self.dataset].folder
+
+
+_LONGBENCH_METRICS = {"multifieldqa_zh": "qa_f1_zh", "triviaqa": "qa_f1_first_line"}
 
 
 def _on_hub(dataset: str) -> HubFiles | None:
@@ -150,6 +154,7 @@ _SUITES = (
         metric="rouge_l",
         num_official=10557,
         files=("qaps.csv", "test.json*"),
+        references=read_summaries,
         parse=parse_narrativeqa_copies,
         hub=_on_hub("narrativeqa"),
         note="asked of the summaries",
@@ -185,7 +190,7 @@ _SUITES = (
         SuiteInfo(
             name=f"longbench/{subset}",
             dataset="longbench",
-            metric="qa_f1_zh" if subset.endswith("_zh") else "qa_f1",
+            metric=_LONGBENCH_METRICS.get(subset, "qa_f1"),
             num_official=150 if subset == "multifieldqa_en" else 200,
             files=(f"{subset}.jsonl", "*.jsonl", "*.zip"),
             hub=_on_hub("longbench"),
