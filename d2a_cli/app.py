@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from d2a_cli import _errors, _output
-from d2a_cli.commands import annotate, ask, atoms, config, docs, doctor, export, ingest, status, train
+from d2a_cli.commands import annotate, ask, atoms, bench, config, docs, doctor, export, ingest, status, train
 
 
 class _Commands(TyperGroup):
@@ -18,6 +18,11 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         with _errors.reported():
             return super().invoke(ctx)
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[Any, ...]:  # type: ignore[override]
+        """Let a command have a name of two words beside one that takes any arguments: `bench compare`."""
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
 
 
 # Plain help: rich's would read brackets in help texts as markup, wrap errors into boxes and double the start-up time.
@@ -54,6 +59,9 @@ app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
 app.command("annotate")(annotate.annotate)
 app.command("train")(train.train)
+app.command("bench", epilog=bench.EPILOG)(bench.bench)
+app.command("bench compare")(bench.compare)
+app.command("bench report")(bench.report)
 app.command("export")(export.export)
 docs_app.command("list")(docs.list_documents)
 docs_app.command("show")(docs.show)

@@ -34,7 +34,8 @@ def draw(results: Results, summary: Mapping[str, Any]) -> tuple[list[str], str]:
         from matplotlib import colormaps
     except ImportError:
         return [], INSTALL
-    colours = dict(zip(results.systems, cycle(colormaps["tab20"].colors), strict=False))
+    pairs = colormaps["tab20"].colors  # strong and pale of each hue in turn
+    colours = dict(zip(results.systems, cycle((*pairs[::2], *pairs[1::2])), strict=False))
     asked = {
         suite: {system: results.rows[suite, system] for system in facts["systems"]}
         for suite, facts in summary["refusal"].items()

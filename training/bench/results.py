@@ -2,9 +2,9 @@
 
 `run.json`, the header, holds
 
-- `suites`: by name `n`, `num_total`, `is_complete`, `dataset`, `metric`, `num_atoms` (of all its documents) and `note`;
-- `systems`: by name `{"status": "ok", "domain": {suite: "in-domain" | "zero-shot"}}` or `{"status": "unavailable",
-  "why": "..."}`;
+- `suites`: by name `n`, `num_total`, `is_complete`, `dataset`, `metric`, `note`, and once its bank is made `num_atoms`
+  of all its documents and `mean_bank_atoms` of the bank that a question is asked of;
+- `systems`: by name `{"status": "ok", "domain": {suite: "in-domain"}}` or `{"status": "unavailable", "why": "..."}`;
 - everything else that a reader must know, in any shape: command, versions, hardware, fingerprints, recipe, seed, ...
 
 `predictions.jsonl` holds a `Row` a line. Of a row that the gate refused, `extra["ungated"]` keeps what the model says
@@ -54,8 +54,17 @@ class Results:
         return self.header.get("suites", {}).get(suite, {})
 
     def domain(self, suite: str, system: str) -> str:
-        """Return `in-domain` or `zero-shot`, or nothing for a system that was not trained."""
+        """Return `in-domain`, `zero-shot` or `unknown`, or nothing for a system that was not trained."""
         return self.header.get("systems", {}).get(system, {}).get("domain", {}).get(suite, "")
+
+    def bank(self, suite: str) -> str:
+        """Return what a question of a suite is asked of, in words; nothing where the header does not say."""
+        facts = self.suite_facts(suite)
+        if "num_atoms" not in facts:
+            return ""
+        if self.header.get("bank") == "all":
+            return f"one bank of all documents, {facts['num_atoms']:,} atoms"
+        return f"one bank a document, {facts['mean_bank_atoms']:,} atoms on average, {facts['num_atoms']:,} in all"
 
     def unavailable(self) -> dict[str, str]:
         """Return the systems that could not run, with the reason."""
@@ -69,13 +78,13 @@ def read_results(folder: Path) -> Results:
     Raises:
         D2AError: No run is there, or a line is not a row.
     """
-    header, rows = folder / HEADER, folder / ROWS
-    if not header.is_file():
+    header, rows, costs = folder / HEADER, folder / ROWS, folder / EFFICIENCY
+    if not (header.is_file() or costs.is_file()):
         raise D2AError(f"{folder} holds no benchmark, {HEADER} is missing", hint="Name the --out of d2a bench")
     found: dict[tuple[str, str], list[Row]] = {}
     for row in _rows(rows) if rows.is_file() else ():
         found.setdefault((row.suite, row.system), []).append(row)
-    return Results(folder=folder, header=_json(header), rows=found, efficiency=_json(folder / EFFICIENCY))
+    return Results(folder=folder, header=_json(header), rows=found, efficiency=_json(costs))
 
 
 def _json(path: Path) -> dict[str, Any]:

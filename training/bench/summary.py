@@ -21,7 +21,7 @@ def summarize(results: Results) -> dict[str, Any]:
     """Return all figures of a run as plain data, shares in [0, 1].
 
     Returns:
-        `header` as the run wrote it; `suites`, see `suite_summary`; `overall` by system; `refusal` by suite and system,
+        `header` as the run wrote it; `suites`, see `suite_summary`; `refusal` by suite and system,
         see `refusal.summarize`; `unavailable`, systems with the reason; `num_errors`; `efficiency`.
     """
     scored = [suite for suite in results.suites if not is_refusal_suite(suite)]
@@ -29,7 +29,6 @@ def summarize(results: Results) -> dict[str, Any]:
     return {
         "header": dict(results.header),
         "suites": suites,
-        "overall": overall(suites),
         "refusal": {suite: found for suite in results.suites if (found := refusal_summary(results, suite))},
         "unavailable": results.unavailable(),
         "num_errors": sum(bool(row.error) for rows in results.rows.values() for row in rows),
@@ -43,7 +42,7 @@ def is_refusal_suite(suite: str) -> bool:
 
 
 def suite_summary(results: Results, suite: str) -> dict[str, Any]:
-    """Return `n`, `num_total`, `is_complete`, `label`, `note`, `metric`, `num_atoms` and the scores by system.
+    """Return `n`, `num_total`, `is_complete`, `label`, `note`, `metric`, `bank` and the scores by system.
 
     `n` counts the rows of the system that has most: a run that was interrupted has fewer than its header says.
     """
@@ -59,9 +58,14 @@ def suite_summary(results: Results, suite: str) -> dict[str, Any]:
         "is_interrupted": min(map(len, of_suite.values())) < facts.get("n", n),
         "note": facts.get("note", ""),
         "metric": facts.get("metric", ""),
-        "num_atoms": facts.get("num_atoms"),
+        "bank": results.bank(suite),
         "systems": {
-            system: {**scores(rows), "domain": results.domain(suite, system)} for system, rows in of_suite.items()
+            system: {
+                **scores(rows),
+                "domain": results.domain(suite, system),
+                "routing": routing(rows, results.header.get("k")),
+            }
+            for system, rows in of_suite.items()
         },
     }
 
@@ -82,9 +86,24 @@ def scores(rows: Sequence[Row]) -> dict[str, Any]:
     return found
 
 
+def routing(rows: Sequence[Row], top_k: int | None) -> dict[str, Any]:
+    """Return how often a gold atom is among the first of the router, and of BM25 alone, where a gold atom is known."""
+    known = [row for row in rows if row.extra.get("bm25_rank") is not None and not row.error]
+    if not known:
+        return {}
+    ranks = {"router": [row.gold_rank for row in known], "bm25": [row.extra["bm25_rank"] for row in known]}
+    places = {f"top{place}": place for place in sorted({1, top_k or 1})}
+    return {
+        "n": len(known),
+        **{
+            who: {name: fmean(rank is not None and rank <= place for rank in found) for name, place in places.items()}
+            for who, found in ranks.items()
+        },
+    }
+
+
 def refusal_summary(results: Results, suite: str) -> dict[str, Any]:
-    """Return the figures of refusal by system; nothing for a suite in which every question has an answer."""
-    facts = results.suite_facts(suite)
+    """Return the figures of refusal by system and the bank; nothing where every question has an answer."""
     of_suite = {system: results.rows.get((suite, system), ()) for system in results.systems}
     systems = {name: refusal.summarize(rows) for name, rows in of_suite.items() if refusal.unanswerable_kinds(rows)}
-    return {"num_atoms": facts.get("num_atoms"), "systems": systems} if systems else {}
+    return {"bank": results.bank(suite), "systems": systems} if systems else {}

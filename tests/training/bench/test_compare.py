@@ -59,7 +59,7 @@ def test_a_row_that_failed_counts_as_zero(tmp_path):
 def test_another_score_can_be_compared_and_an_unknown_one_is_refused(tmp_path):
     a, b = run(tmp_path / "a", [0.5, 1.0]), run(tmp_path / "b", [1.0, 1.0])
     assert compare_runs(a, b, score="em")[0].difference == 0.5
-    with pytest.raises(D2AError, match="squad has no score 'bleu'. It has: f1, rouge_l, em, official"):
+    with pytest.raises(D2AError, match=r"squad has no score 'bleu'\. It has: f1, rouge_l, em, official"):
         compare_runs(a, b, score="bleu")
 
 

@@ -1,0 +1,196 @@
+"""The tables of a run, as headers and rows of text: the same for the report and for the terminal.
+
+Scores are percentages, the paper's among them. Takes what `summary` and `compare` worked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from training.bench.compare import Comparison
+from training.bench.refusal import KINDS
+
+# Systems that write nothing into the model: under the same prompt they show what the prompt alone refuses.
+NO_ADAPTER = ("no-context", "base+ctx", "retrieval", "retrieval-bm25", "retrieval-dense")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of text under headers.
+
+    Args:
+        is_for_terminal: Short enough, and not said there in another way.
+    """
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    is_for_terminal: bool = True
+
+
+def percent(value: float | None) -> str:
+    """Return a share as a percentage with one decimal; nothing for None."""
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def with_interval(value: float | None, interval: Sequence[float] | None) -> str:
+    """Return `66.6 [61.1, 72.3]`."""
+    return percent(value) + (f" [{percent(interval[0])}, {percent(interval[1])}]" if interval else "")
+
+
+def short_table(suites: Mapping[str, Any]) -> Table:
+    """Return the scores of all suites in one table, for a terminal."""
+    rows = []
+    for name, suite in suites.items():
+        for system, facts in suite["systems"].items():
+            figures = [percent(facts.get(score)) for score in ("rouge_l", "em", "official")]
+            f1 = with_interval(facts["f1"], facts["f1_interval"])
+            rows.append([name, system, f1, *figures, str(facts["n"]), "" if suite["is_complete"] else "subset"])
+    return Table(
+        title="Scores", headers=["suite", "system", "F1 [95 %]", "ROUGE-L", "EM", "official", "n", ""], rows=rows
+    )
+
+
+def scores_table(name: str, suite: Mapping[str, Any]) -> Table:
+    """Return the scores of all systems on a suite."""
+    rows = []
+    for system, facts in suite["systems"].items():
+        figures = [percent(facts.get(score)) for score in ("rouge_l", "em", "official")]
+        counts = [str(facts["n"]), str(facts["num_errors"])]
+        f1 = with_interval(facts["f1"], facts["f1_interval"])
+        rows.append([system, f1, *figures, *counts, facts["domain"]])
+    headers = ["system", "F1 [95 %]", "ROUGE-L", "EM", f"official: {suite['metric']}", "n", "failed", "trained on"]
+    return Table(
+        title=f"{name}, {suite['label']}", headers=headers, rows=rows, notes=_notes(suite), is_for_terminal=False
+    )
+
+
+def _notes(suite: Mapping[str, Any]) -> list[str]:
+    total = suite["num_total"]
+    facts = [
+        f"{suite['n']:,} of {total:,} questions" if total and total != suite["n"] else "",
+        suite["bank"],
+        suite["note"],
+        "interrupted: the same command goes on" if suite["is_interrupted"] else "",
+    ]
+    return [fact for fact in facts if fact]
+
+
+def routing_table(name: str, suite: Mapping[str, Any]) -> Table | None:
+    """Return how often a gold atom is found, beside BM25 on the same atoms; each system has a row of its own."""
+    systems = {system: facts["routing"] for system, facts in suite["systems"].items() if facts["routing"]}
+    if not systems:
+        return None
+    rows, places = [], list(next(iter(systems.values()))["router"])
+    for system, found in systems.items():
+        rows.append([system, str(found["n"]), *(percent(found["router"][place]) for place in places)])
+    first = next(iter(systems.values()))
+    rows.append(["BM25 on the same atoms", str(first["n"]), *(percent(first["bm25"][place]) for place in places)])
+    headers = ["", "n with a known gold atom", *(f"gold in top {place.removeprefix('top')}" for place in places)]
+    return Table(title=f"{name}, routing", headers=headers, rows=rows)
+
+
+def types_table(name: str, suite: Mapping[str, Any]) -> Table | None:
+    """Return the official score by type of answer, for a suite that has types."""
+    systems = {system: facts["by_type"] for system, facts in suite["systems"].items() if "by_type" in facts}
+    types = sorted({kind for found in systems.values() for kind in found})
+    if not types:
+        return None
+    counts = {kind: max(found[kind]["n"] for found in systems.values() if kind in found) for kind in types}
+    rows = [
+        [system, *(percent(found[kind]["official"]) if kind in found else "" for kind in types)]
+        for system, found in systems.items()
+    ]
+    headers = ["system", *(f"{kind} (n = {counts[kind]})" for kind in types)]
+    title = f"{name} by type of answer, official score"
+    return Table(title=title, headers=headers, rows=rows, is_for_terminal=False)
+
+
+def refusal_table(name: str, found: Mapping[str, Any]) -> Table:
+    """Return what each refuser of each system refuses, and what is still answered."""
+    systems: Mapping[str, Any] = found["systems"]
+    kinds = [kind for kind in KINDS if any(kind in facts["n"] for facts in systems.values())]
+    rows = []
+    for system, facts in systems.items():
+        for refuser, figures in facts["refusers"].items():
+            by_kind = [percent(figures["by_kind"].get(kind)) for kind in kinds]
+            refused = with_interval(figures.get("refusal_f1"), figures.get("refusal_interval"))
+            answered = with_interval(figures.get("answerable_f1"), figures.get("answerable_interval"))
+            label = "prompt alone" if system in NO_ADAPTER else refuser
+            rows.append([system, label, refused, *by_kind, answered, percent(figures.get("false_refusals"))])
+    sizes = max((facts["n"] for facts in systems.values()), key=lambda n: sum(n.values()))
+    headers = [
+        "system",
+        "refused by",
+        "refusal F1 [95 %]",
+        *(f"{kind} (n = {sizes.get(kind, 0)})" for kind in kinds),
+        f"F1 of answerable [95 %] (n = {sizes['answerable']})",
+        "answerable refused",
+    ]
+    return Table(title=f"Refusal, {name}", headers=headers, rows=rows, notes=[found["bank"]] if found["bank"] else [])
+
+
+def auroc_table(name: str, found: Mapping[str, Any]) -> Table | None:
+    """Return the area under the ROC curve by kind of question, and the area under the risk-coverage curve."""
+    systems: Mapping[str, Any] = found["systems"]
+    kinds = [kind for kind in KINDS if any(kind in facts["n"] for facts in systems.values())]
+    rows = []
+    for system, facts in systems.items():
+        for i, (signal, figures) in enumerate(facts["auroc"].items()):
+            aurc = f"{facts['aurc']:.3f}" if i == 0 and "aurc" in facts else ""
+            rows.append([system, signal, *(percent(figures.get(kind)) for kind in kinds), aurc])
+    headers = ["system", "signal", *(f"AUROC {kind}" for kind in kinds), "area under risk-coverage"]
+    return Table(title=f"Answerable or not, {name}", headers=headers, rows=rows) if rows else None
+
+
+def comparison_table(title: str, found: Sequence[Comparison], *, a: str, b: str) -> Table:
+    """Return differences of two sides, b - a, with their intervals."""
+    rows = [
+        [
+            row.suite,
+            row.system,
+            str(row.n),
+            percent(row.a),
+            percent(row.b),
+            f"{100 * row.difference:+.1f} [{100 * row.interval[0]:+.1f}, {100 * row.interval[1]:+.1f}]",
+            row.verdict,
+            str(row.only_a + row.only_b),
+        ]
+        for row in found
+    ]
+    headers = ["suite", "system", "n", a, b, "difference [95 %]", f"{b} is", "left out"]
+    return Table(title=title, headers=headers, rows=rows)
+
+
+def unavailable_table(found: Mapping[str, str]) -> Table:
+    """Return the systems that could not run, with the reason."""
+    rows = list(map(list, found.items()))
+    return Table(title="Could not run", headers=["system", "why"], rows=rows, is_for_terminal=False)
+
+
+def targets_table(name: str, run: Mapping[str, Any]) -> Table:
+    """Return what a measurement of cost is judged by: the value, and the limit that was set for one H100."""
+    rows = [
+        [
+            row["name"],
+            _figure(row["value"]),
+            _figure(row["limit"]),
+            row["unit"],
+            _met(row["passed"]),
+            row.get("note", ""),
+        ]
+        for row in run["targets"]
+    ]
+    headers = ["figure", "measured", "limit", "unit", "within", "note"]
+    return Table(title=f"Efficiency, {name}", headers=headers, rows=rows)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _met(passed: bool | None) -> str:
+    return {True: "yes", False: "no", None: ""}[passed]
