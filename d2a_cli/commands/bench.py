@@ -62,7 +62,10 @@ def bench(
     k: Annotated[int | None, typer.Option("--k", min=1, help="Atoms a question; default: the checkpoint's.")] = None,
     protocol: Annotated[
         Literal["paper", "official"],
-        typer.Option(help="One prompt, 128 new tokens and 8,192 of context; or each set's own prompt and limits."),
+        typer.Option(
+            help="paper: one prompt, 128 new tokens, 8,192 of context. official: LongBench's own prompts and limits "
+            "for its parts and untrained systems."
+        ),
     ] = "paper",
     data: Annotated[
         Path | None, typer.Option(help="Folder of evaluation sets, or of one; default: the Hugging Face hub.")
