@@ -1,0 +1,155 @@
+"""Part 4: how much slower a base answers with memory in it, and which part of the memory that is.
+
+The same prompt is read and continued by the same number of tokens without an adapter, with micro-LoRA alone, with
+micro-KV alone, with both, and with both cast to the base's dtype beforehand. The kinds take turns, so that a machine
+that slows down slows all of them down.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models.engine import Engine
+from models.injection import ComposedAdapter, LayerPrefix
+from training.bench.efficiency.meters import Meter, Reading, summary
+from training.bench.efficiency.questions import (
+    QUESTION_WORDS,
+    AskedBank,
+    KeyBlocks,
+    few_atoms,
+    never_ending,
+    new_tokens_of,
+)
+from training.bench.efficiency.request import EfficiencyRequest
+from training.bench.efficiency.subjects import Subject
+from training.bench.efficiency.texts import words
+
+NOTHING, EVERYTHING, CAST = "no adapter", "adapter", "adapter, cast beforehand"
+
+
+class CountOps(TorchDispatchMode):
+    """Counts the operations that torch carries out; on a GPU nearly every one but a view launches a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Count an operation that makes new values, and carry it out."""
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def generation_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> dict[str, Any]:
+    """Measure reading a prompt and generating under every kind of adapter."""
+    rng, engine = random.Random(request.seed), subject.engine
+    question = words(QUESTION_WORDS, rng)
+    adapter, compose = _composed(subject, request, meter, question)
+    kinds = variants(adapter, subject.base.dtype)
+    tokens = new_tokens_of(request, subject)
+    calls = [partial(generate, engine, question, kind, meter, new_tokens=tokens) for kind in kinds.values()]
+    readings = meter.repeat(
+        calls,
+        budget_s=request.share_s("generation"),
+        least=2 * len(kinds),
+        most=12 * len(kinds),
+        warm_up=len(kinds),
+    )
+    by_kind = {name: readings[i :: len(kinds)] for i, name in enumerate(kinds)}
+    ops = {name: ops_of_a_token(engine, question, kind) for name, kind in kinds.items()}
+    return {
+        "new_tokens": tokens,
+        "top_k": subject.spec.router.top_k,
+        "compose": compose,
+        "kinds": {
+            name: {**speed(found, tokens), "ops_a_token": ops[name], **summary(found)}
+            for name, found in by_kind.items()
+        },
+        **overheads(by_kind, compose_s=compose["p50_ms"] / 1e3),
+    }
+
+
+def variants(adapter: ComposedAdapter, dtype: torch.dtype) -> dict[str, ComposedAdapter | None]:
+    """Return what is compared; parts that this memory does not have are left out."""
+    found: dict[str, ComposedAdapter | None] = {NOTHING: None}
+    if adapter.prefix:
+        found["micro-LoRA alone"] = replace(adapter, prefix={})
+        found["micro-KV alone"] = replace(adapter, lora={})
+    return {**found, EVERYTHING: adapter, CAST: cast(adapter, dtype)}
+
+
+def cast(adapter: ComposedAdapter, dtype: torch.dtype) -> ComposedAdapter:
+    """Return the adapter with all factors and slots in the base's dtype."""
+    return ComposedAdapter(
+        lora={site: (a.to(dtype), b.to(dtype)) for site, (a, b) in adapter.lora.items()},
+        prefix={
+            layer: LayerPrefix(key_BHSF=p.key_BHSF.to(dtype), value_BHSF=p.value_BHSF.to(dtype), bias_BS=p.bias_BS)
+            for layer, p in adapter.prefix.items()
+        },
+    )
+
+
+def generate(engine: Engine, question: str, adapter: ComposedAdapter | None, meter: Meter, *, new_tokens: int) -> None:
+    """Read the prompt and generate."""
+    with meter.part("first token"):
+        started = engine.start(question, adapter)
+    with meter.part("other tokens"), never_ending():
+        engine.finish(started, max_new_tokens=new_tokens)
+
+
+def ops_of_a_token(engine: Engine, question: str, adapter: ComposedAdapter | None) -> int:
+    """Return how many operations the second generated token takes."""
+
+    def count(new_tokens: int) -> int:
+        started = engine.start(question, adapter)
+        with never_ending(), CountOps() as ops:
+            engine.finish(started, max_new_tokens=new_tokens)
+        return ops.count
+
+    return count(2) - count(1)
+
+
+def speed(readings: Sequence[Reading], new_tokens: int) -> dict[str, float]:
+    """Return tokens a second after the first one, and of the whole answer, from median times."""
+    whole = _median([r.seconds for r in readings])
+    later = _median([r.parts["other tokens"] for r in readings])
+    return {
+        "tokens_per_s": round((new_tokens - 1) / later, 3) if new_tokens > 1 else 0.0,
+        "tokens_per_s_whole": round(new_tokens / whole, 3),
+    }
+
+
+def overheads(by_kind: Mapping[str, Sequence[Reading]], *, compose_s: float) -> dict[str, Any]:
+    """Return how much longer an answer takes under each adapter, as a share of the time without.
+
+    Composing is outside of `overhead` and inside of `overhead_with_compose`.
+    """
+    base_s = _median([r.seconds for r in by_kind[NOTHING]])
+    share = {name: _median([r.seconds for r in found]) / base_s - 1 for name, found in by_kind.items()}
+    return {
+        "overhead": round(share[EVERYTHING], 4),
+        "overhead_with_compose": round(share[EVERYTHING] + compose_s / base_s, 4),
+        "overhead_of": {name: round(value, 4) for name, value in share.items() if name != NOTHING},
+    }
+
+
+def _composed(
+    subject: Subject, request: EfficiencyRequest, meter: Meter, question: str
+) -> tuple[ComposedAdapter, dict[str, Any]]:
+    atoms, shard = few_atoms(request, subject)
+    keys = KeyBlocks.invented(len(atoms), subject.spec.d_key, subject.base.device)
+    bank = AskedBank(engine=subject.engine, keys=keys, index=None, atoms=atoms, shard=shard)
+    routed = bank.route(question, meter)
+    readings = meter.repeat([partial(bank.compose, routed)], budget_s=0.1 * request.share_s("generation"))
+    return bank.compose(routed), summary(readings)
+
+
+def _median(seconds: Sequence[float]) -> float:
+    return float(torch.tensor(seconds, dtype=torch.float64).quantile(0.5))
