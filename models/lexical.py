@@ -244,7 +244,8 @@ class LexicalIndex:
     def stretch_scores(self, query: str) -> np.ndarray:
         """Return for every row the score of the better stretch that holds it, float32 `[num_rows]`, in [0, 1].
 
-        Only for an index that was built with documents.
+        Of M stretches in all, an M-th of the score is the row's own: a stretch alone tells no row from another, and
+        the weight of words would be spent on what all rows share. Only for an index that was built with documents.
         """
         assert self._stretches is not None, "an index without documents has no stretches"
         if not self.num_rows:
@@ -256,7 +257,8 @@ class LexicalIndex:
         last = np.searchsorted(begin, row, side="right") - 1
         # Only the stretch before may hold it as well: a step is half a stretch.
         before = np.maximum(last - 1, 0)
-        return np.where(end[before] > row, np.maximum(scores[before], scores[last]), scores[last])
+        better = np.where(end[before] > row, np.maximum(scores[before], scores[last]), scores[last])
+        return better + (self.all_scores(query) - better) / len(spans)
 
     def query_terms(self, query: str) -> tuple[np.ndarray, float]:
         """Return the ids (int64) of the query's terms that the index knows, and the largest score of any text."""

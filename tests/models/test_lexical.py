@@ -129,20 +129,25 @@ def test_stretches_overlap_by_half_and_stay_in_their_document():
     assert stretches_of(["a"] * 19) == [(0, 12), (6, 18), (12, 19)]
 
 
-def test_a_row_has_the_score_of_the_better_stretch_that_holds_it():
+def test_a_row_has_the_score_of_the_better_stretch_that_holds_it_and_a_share_of_its_own():
     texts, query = [f"word{n} common" for n in range(20)], "word3 word14 word19"
     index = LexicalIndex.build(texts, documents=["a"] * 17 + ["b"] * 3)
     spans = [(0, 12), (6, 17), (17, 20)]
     first, second, third = LexicalIndex.build([" ".join(texts[a:b]) for a, b in spans]).all_scores(query)
-    expected = [first] * 6 + [max(first, second)] * 6 + [second] * 5 + [third] * 3
+    better = np.array([first] * 6 + [max(first, second)] * 6 + [second] * 5 + [third] * 3)
     assert len({float(first), float(second), float(third)}) == 3 and min(first, second, third) > 0
-    np.testing.assert_allclose(index.stretch_scores(query), expected, atol=1e-6)
+    np.testing.assert_allclose(index.stretch_scores(query), (2 * better + index.all_scores(query)) / 3, atol=1e-6)
+
+
+def test_a_bank_of_one_stretch_leaves_its_rows_their_own_scores():
+    index = LexicalIndex.build(TEXTS, documents=["a", "a"])
+    np.testing.assert_allclose(index.stretch_scores("red fox"), index.all_scores("red fox"), atol=1e-6)
 
 
 def test_words_of_another_document_do_not_count_for_a_row():
     texts = ["Lake Tor is deep.", "Its water is green.", "Its water is blue."]
-    together = LexicalIndex.build(texts, documents=[1, 1, 2]).stretch_scores("the water of lake Tor")
-    assert together[0] == together[1] > together[2] > 0
+    scores = [LexicalIndex.build(texts, documents=d).stretch_scores("the lake Tor") for d in ([1, 1, 2], [1, 2, 2])]
+    assert scores[0][1] > scores[0][2] == 0.0 and scores[1][1] == 0.0
     assert LexicalIndex.build([], documents=[]).stretch_scores("water").tolist() == []
 
 

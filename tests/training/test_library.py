@@ -118,7 +118,7 @@ def test_a_passage_alone_is_scored_as_a_bank_of_its_own():
     rows, scores, stretch = library.passage_candidates(ask)
     assert rows.tolist() == [5, 6, 7, 8] and int(scores.argmax()) == 1
     assert scores[1] != library.lexical().all_scores(ask.question.question)[6]
-    assert len(set(stretch.tolist())) == 1 and stretch[0] != library.lexical().stretch_scores(ask.question.question)[6]
+    np.testing.assert_allclose(stretch, scores, atol=1e-6)  # one stretch tells no atom from another
 
 
 def test_asks_know_their_gold_rows():
