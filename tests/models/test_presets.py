@@ -98,7 +98,7 @@ def test_published_bases_use_the_paper_recipe_unless_asked_otherwise(name: str) 
 def test_the_d2a_recipe_is_what_the_design_says(name: str) -> None:
     spec = load_preset(name).spec("d2a")
     assert (spec.gate, spec.kv.source, spec.kv.scale) == ("update", "tokens", "logits")
-    assert spec.router.null_slot
+    assert spec.router.null_slot == (name != "smollm2")  # measured to be worse there: docs/LOG.md
     assert spec.router.lexical
     assert spec.kv.num_slots >= spec.max_atom_tokens  # no atom is cut twice
 
