@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from training.bench import short_tables
 from training.bench.charts import draw
 from training.bench.compare import compare_systems
 from training.bench.results import Results, read_results
@@ -18,10 +19,10 @@ from training.bench.tables import (
     Table,
     auroc_table,
     comparison_table,
+    overall_table,
     refusal_table,
     routing_table,
     scores_table,
-    short_table,
     targets_table,
     types_table,
     unavailable_table,
@@ -62,14 +63,14 @@ def write_report(folder: Path) -> dict[str, Any]:
 def tables(results: Results, summary: Mapping[str, Any]) -> Iterator[Table]:
     """Yield the tables of a run in the order of reading."""
     for name, suite in summary["suites"].items():
-        yield scores_table(name, suite)
+        yield scores_table(name, suite, summary["unavailable"])
         for more in (types_table(name, suite), routing_table(name, suite)):
             if more:
                 yield more
-    if set(IN_CONTEXT) <= set(results.systems):
-        before, after = IN_CONTEXT
-        found = compare_systems(results, before, after)
-        yield comparison_table("The memory beside the document, F1", found, a=before, b=after)
+    if summary["overall"]:
+        yield overall_table(summary["overall"])
+    if in_context := _in_context(results):
+        yield in_context
     for name, found in summary["refusal"].items():
         yield refusal_table(name, found)
         if areas := auroc_table(name, found):
@@ -81,9 +82,21 @@ def tables(results: Results, summary: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def terminal_tables(folder: Path, summary: Mapping[str, Any]) -> list[Table]:
-    """Return the tables of a run for a terminal: one of all suites' scores in the place of one a suite."""
-    shown = [table for table in tables(read_results(folder), summary) if table.is_for_terminal]
-    return [short_table(summary["suites"]), *shown] if summary["suites"] else shown
+    """Return what of a run a terminal has room for."""
+    shown = {"suites": short_tables.scores, "overall": short_tables.overall, "refusal": short_tables.refusal}
+    found = [make(summary[part]) for part, make in shown.items() if summary[part]]
+    found += [in_context] if (in_context := _in_context(read_results(folder))) else []
+    return found + [targets_table(name, run) for name, run in summary["efficiency"].get("runs", {}).items()]
+
+
+def _in_context(results: Results) -> Table | None:
+    """Return the paper's comparison of the document with and without its memory, where both were measured."""
+    if not set(IN_CONTEXT) <= set(results.systems):
+        return None
+    before, after = IN_CONTEXT
+    return comparison_table(
+        "The memory beside the document, F1", compare_systems(results, before, after), a=before, b=after
+    )
 
 
 def markdown(table: Table) -> list[str]:

@@ -5,11 +5,13 @@ Everything comes from the header and the rows; how it is shown is the business o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 from training.bench import refusal
+from training.bench.overall import overall
 from training.bench.results import Results
 from training.bench.samples import Row
 from training.metrics import bootstrap_interval
@@ -21,14 +23,15 @@ def summarize(results: Results) -> dict[str, Any]:
     """Return all figures of a run as plain data, shares in [0, 1].
 
     Returns:
-        `header` as the run wrote it; `suites`, see `suite_summary`; `refusal` by suite and system,
-        see `refusal.summarize`; `unavailable`, systems with the reason; `num_errors`; `efficiency`.
+        `header` as the run wrote it; `suites`, see `suite_summary`; `overall` by system and score; `refusal` by suite
+        and system, see `refusal.summarize`; `unavailable`, systems with the reason; `num_errors`; `efficiency`.
     """
     scored = [suite for suite in results.suites if not is_refusal_suite(suite)]
     suites = {suite: suite_summary(results, suite) for suite in scored}
     return {
         "header": dict(results.header),
         "suites": suites,
+        "overall": overall_by_system(suites),
         "refusal": {suite: found for suite in results.suites if (found := refusal_summary(results, suite))},
         "unavailable": results.unavailable(),
         "num_errors": sum(bool(row.error) for rows in results.rows.values() for row in rows),
@@ -83,6 +86,18 @@ def scores(rows: Sequence[Row]) -> dict[str, Any]:
             by_type.setdefault(row.answer_type, []).append(row.scores.get("official", row.scores.get("f1", 0.0)))
     if by_type:
         found["by_type"] = {name: {"n": len(v), "official": fmean(v)} for name, v in sorted(by_type.items())}
+    return found
+
+
+def overall_by_system(suites: Mapping[str, Any]) -> dict[str, Any]:
+    """Return F1 and ROUGE-L over the paper's suites, see `overall`; nothing for a system that was asked none."""
+    found: dict[str, Any] = {}
+    for system in dict.fromkeys(system for suite in suites.values() for system in suite["systems"]):
+        for score in ("f1", "rouge_l"):
+            of_suite = {name: suite["systems"].get(system, {}).get(score) for name, suite in suites.items()}
+            mean = overall({name: value for name, value in of_suite.items() if value is not None})
+            if mean is not None:
+                found.setdefault(system, {})[score] = asdict(mean)
     return found
 
 

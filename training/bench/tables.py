@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.bench.compare import Comparison
+from training.bench.overall import NOTE
+from training.bench.published import OVERALL, published
 from training.bench.refusal import KINDS
 
 # Systems that write nothing into the model: under the same prompt they show what the prompt alone refuses.
 NO_ADAPTER = ("no-context", "base+ctx", "retrieval", "retrieval-bm25", "retrieval-dense")
+# The paper's models, by the preset that has their base.
+PAPER = {"gemma": "paper, Gemma-2-2B", "qwen": "paper, Qwen3-4B"}
+PAPER_SYSTEMS = ("base+ctx", "d2l-ckpt", "d2l-raw", "d2l-atom", "doc2atom", "doc2atom+ctx")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of text under headers.
-
-    Args:
-        is_for_terminal: Short enough, and not said there in another way.
-    """
+    """Rows of text under headers."""
 
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-    is_for_terminal: bool = True
 
 
 def percent(value: float | None) -> str:
@@ -41,31 +41,46 @@ def with_interval(value: float | None, interval: Sequence[float] | None) -> str:
     return percent(value) + (f" [{percent(interval[0])}, {percent(interval[1])}]" if interval else "")
 
 
-def short_table(suites: Mapping[str, Any]) -> Table:
-    """Return the scores of all suites in one table, for a terminal."""
-    rows = []
-    for name, suite in suites.items():
-        for system, facts in suite["systems"].items():
-            figures = [percent(facts.get(score)) for score in ("rouge_l", "em", "official")]
-            f1 = with_interval(facts["f1"], facts["f1_interval"])
-            rows.append([name, system, f1, *figures, str(facts["n"]), "" if suite["is_complete"] else "subset"])
-    return Table(
-        title="Scores", headers=["suite", "system", "F1 [95 %]", "ROUGE-L", "EM", "official", "n", ""], rows=rows
-    )
+def paper_cells(suite: str, system: str, score: str = "f1") -> list[str]:
+    """Return what the paper has, a cell a model, with the two decimals that it prints."""
+    found = [published(model, system, suite, score) for model in PAPER]
+    return ["" if value is None else f"{100 * value:.2f}" for value in found]
 
 
-def scores_table(name: str, suite: Mapping[str, Any]) -> Table:
-    """Return the scores of all systems on a suite."""
+def scores_table(name: str, suite: Mapping[str, Any], unavailable: Mapping[str, str]) -> Table:
+    """Return the scores of all systems on a suite; the paper's systems keep their row where they have no scores."""
     rows = []
     for system, facts in suite["systems"].items():
         figures = [percent(facts.get(score)) for score in ("rouge_l", "em", "official")]
         counts = [str(facts["n"]), str(facts["num_errors"])]
         f1 = with_interval(facts["f1"], facts["f1_interval"])
-        rows.append([system, f1, *figures, *counts, facts["domain"]])
-    headers = ["system", "F1 [95 %]", "ROUGE-L", "EM", f"official: {suite['metric']}", "n", "failed", "trained on"]
-    return Table(
-        title=f"{name}, {suite['label']}", headers=headers, rows=rows, notes=_notes(suite), is_for_terminal=False
-    )
+        rows.append([system, f1, *figures, *counts, facts["domain"], *paper_cells(name, system)])
+    others = [s for s in dict.fromkeys((*unavailable, *PAPER_SYSTEMS)) if s not in suite["systems"]]
+    for system in others:
+        paper = paper_cells(name, system)
+        if system in unavailable or any(paper):
+            why = "could not run" if system in unavailable else "not asked"
+            rows.append([system, why, *[""] * 6, *paper])
+    ours = ["system", "F1 [95 %]", "ROUGE-L", "EM", f"official: {suite['metric']}", "n", "failed", "trained on"]
+    headers = [*ours, *(f"{model}, F1" for model in PAPER.values())]
+    title = f"{name}, {suite['label']}"
+    return Table(title=title, headers=headers, rows=rows, notes=_notes(suite))
+
+
+def overall_table(overall: Mapping[str, Any]) -> Table:
+    """Return F1 and ROUGE-L over the paper's suites, as mean of suites and weighted as the paper's own."""
+    rows = []
+    for system, found in overall.items():
+        means = [percent(found[score][mean]) for score in ("f1", "rouge_l") for mean in ("macro", "weighted")]
+        number = len(found["f1"]["suites"])
+        rows.append(
+            [system, *means, f"{number} of {number + len(found['f1']['missing'])}", *paper_cells(OVERALL, system)]
+        )
+    ours = ["system", "F1, mean of suites", "F1, weighted", "ROUGE-L, mean of suites", "ROUGE-L, weighted", "suites"]
+    headers = [*ours, *(f"{model}, F1 weighted" for model in PAPER.values())]
+    missing = list(dict.fromkeys(suite for found in overall.values() for suite in found["f1"]["missing"]))
+    absent = f"Some systems lack {', '.join(missing)}: their Overall is another figure than the paper's"
+    return Table(title="Overall", headers=headers, rows=rows, notes=[NOTE, *([absent] if missing else [])])
 
 
 def _notes(suite: Mapping[str, Any]) -> list[str]:
@@ -106,7 +121,7 @@ def types_table(name: str, suite: Mapping[str, Any]) -> Table | None:
     ]
     headers = ["system", *(f"{kind} (n = {counts[kind]})" for kind in types)]
     title = f"{name} by type of answer, official score"
-    return Table(title=title, headers=headers, rows=rows, is_for_terminal=False)
+    return Table(title=title, headers=headers, rows=rows)
 
 
 def refusal_table(name: str, found: Mapping[str, Any]) -> Table:
@@ -115,12 +130,16 @@ def refusal_table(name: str, found: Mapping[str, Any]) -> Table:
     kinds = [kind for kind in KINDS if any(kind in facts["n"] for facts in systems.values())]
     rows = []
     for system, facts in systems.items():
+        last = list(facts["refusers"])[-1]
         for refuser, figures in facts["refusers"].items():
             by_kind = [percent(figures["by_kind"].get(kind)) for kind in kinds]
             refused = with_interval(figures.get("refusal_f1"), figures.get("refusal_interval"))
             answered = with_interval(figures.get("answerable_f1"), figures.get("answerable_interval"))
             label = "prompt alone" if system in NO_ADAPTER else refuser
-            rows.append([system, label, refused, *by_kind, answered, percent(figures.get("false_refusals"))])
+            false = percent(figures.get("false_refusals"))
+            # The paper's figures are those of whole systems.
+            paper = paper_cells(name.removeprefix("refusal/"), system, "refusal_f1") if refuser == last else ["", ""]
+            rows.append([system, label, refused, *by_kind, answered, false, *paper])
     sizes = max((facts["n"] for facts in systems.values()), key=lambda n: sum(n.values()))
     headers = [
         "system",
@@ -129,6 +148,7 @@ def refusal_table(name: str, found: Mapping[str, Any]) -> Table:
         *(f"{kind} (n = {sizes.get(kind, 0)})" for kind in kinds),
         f"F1 of answerable [95 %] (n = {sizes['answerable']})",
         "answerable refused",
+        *(f"{model}, unrelated questions" for model in PAPER.values()),
     ]
     return Table(title=f"Refusal, {name}", headers=headers, rows=rows, notes=[found["bank"]] if found["bank"] else [])
 
@@ -168,7 +188,7 @@ def comparison_table(title: str, found: Sequence[Comparison], *, a: str, b: str)
 def unavailable_table(found: Mapping[str, str]) -> Table:
     """Return the systems that could not run, with the reason."""
     rows = list(map(list, found.items()))
-    return Table(title="Could not run", headers=["system", "why"], rows=rows, is_for_terminal=False)
+    return Table(title="Could not run", headers=["system", "why"], rows=rows)
 
 
 def targets_table(name: str, run: Mapping[str, Any]) -> Table:
