@@ -16,9 +16,10 @@ from models.generation import Prefill, prefill
 from models.injection import ComposedAdapter, LayerPrefix, attached
 from models.prompts import end_ids
 
-# Of a step is little while at least this share of the rows goes on; copying the cache to drop rows costs one.
+# Rows are dropped once no more than this share of them goes on: dropping copies the cache, as a step does.
 COMPACT_SHARE = 0.75
-CPU_BATCH_TOKENS = 6144
+# On one core a step of a 135M base takes 0.09 s for 8 rows and 0.15 s for 64.
+CPU_BATCH_TOKENS = 16384
 # Share of a GPU's memory for the keys and values of a batch; activations and logits take about as much again.
 GPU_SHARE = 0.15
 # Attention masks of a batch, L x L a row.
@@ -74,41 +75,66 @@ def decode(
     return _continue(base, start, adapter, max_new_tokens), start.refusal_logprob_B.tolist()
 
 
-def _continue(base: FrozenBase, start: Prefill, adapter: ComposedAdapter | None, limit: int) -> list[list[int]]:
-    ends = end_ids(base.tokenizer, base.model.generation_config.eos_token_id)
-    answers: list[list[int]] = [[] for _ in start.mask_BL]
-    rows = list(range(len(answers)))  # of the batch, by their places among the answers
-    next_B, live = start.next_logits_BV.argmax(-1), set(rows)
-    mask_BL, cache = start.mask_BL, start.cache
-    for step in range(limit):
-        for row, token in zip(rows, next_B.tolist(), strict=True):
-            if row in live and token not in ends:
-                answers[row].append(token)
+class _Answers:
+    """Answers under way: those that go on are rows of the batch, by their places among all."""
+
+    def __init__(self, base: FrozenBase, start: Prefill, adapter: ComposedAdapter | None) -> None:
+        self.base, self.adapter = base, adapter
+        self.mask_BL, self.cache = start.mask_BL, start.cache
+        self.next_B = start.next_logits_BV.argmax(-1)
+        self.ids: list[list[int]] = [[] for _ in start.mask_BL]
+        self.rows = list(range(len(self.ids)))
+        self.live = set(self.rows)
+        self._ends = end_ids(base.tokenizer, base.model.generation_config.eos_token_id)
+
+    @property
+    def is_sparse(self) -> bool:
+        """So many rows have ended that dropping them pays."""
+        return len(self.live) <= COMPACT_SHARE * len(self.rows)
+
+    def take(self) -> None:
+        """Add the next token to every answer that goes on."""
+        for row, token in zip(self.rows, self.next_B.tolist(), strict=True):
+            if row in self.live and token not in self._ends:
+                self.ids[row].append(token)
             else:
-                live.discard(row)
-        if not live or step + 1 == limit:
-            break
-        if len(live) <= COMPACT_SHARE * len(rows):
-            keep_C = torch.tensor([place for place, row in enumerate(rows) if row in live], device=base.device)
-            rows = [row for row in rows if row in live]
-            cache.batch_select_indices(keep_C)
-            mask_BL, next_B = mask_BL[keep_C], next_B[keep_C]
-            adapter = None if adapter is None else _rows(adapter, keep_C)
-        mask_BL = torch.cat([mask_BL, torch.ones_like(mask_BL[:, :1])], dim=1)
-        with attached(base, adapter):
-            next_B = _step(base, next_B, mask_BL, cache)
-    return answers
+                self.live.discard(row)
+
+    def step(self) -> None:
+        """Find the next token of every row."""
+        self.mask_BL = torch.cat([self.mask_BL, torch.ones_like(self.mask_BL[:, :1])], dim=1)
+        out = self.base.model(
+            input_ids=self.next_B[:, None],
+            attention_mask=self.mask_BL,
+            position_ids=self.mask_BL.long().sum(-1, keepdim=True) - 1,
+            cache=self.cache,
+            use_cache=True,
+        )
+        self.next_B = out.logits[:, -1].argmax(-1)
+
+    def compact(self) -> None:
+        """Drop the rows that have ended."""
+        places = [place for place, row in enumerate(self.rows) if row in self.live]
+        keep_C = torch.tensor(places, device=self.base.device)
+        self.rows = [self.rows[place] for place in places]
+        self.cache.batch_select_indices(keep_C)
+        self.mask_BL, self.next_B = self.mask_BL[keep_C], self.next_B[keep_C]
+        self.adapter = None if self.adapter is None else _rows(self.adapter, keep_C)
 
 
-def _step(base: FrozenBase, next_B: Tensor, mask_BL: Tensor, cache: object) -> Tensor:
-    out = base.model(
-        input_ids=next_B[:, None],
-        attention_mask=mask_BL,
-        position_ids=mask_BL.long().sum(-1, keepdim=True) - 1,
-        cache=cache,
-        use_cache=True,
-    )
-    return out.logits[:, -1].argmax(-1)
+def _continue(base: FrozenBase, start: Prefill, adapter: ComposedAdapter | None, limit: int) -> list[list[int]]:
+    answers = _Answers(base, start, adapter)
+    answers.take()
+    num_tokens = 1
+    while answers.live and num_tokens < limit:
+        if answers.is_sparse:
+            answers.compact()
+        with attached(base, answers.adapter):
+            while answers.live and num_tokens < limit and not answers.is_sparse:
+                answers.step()
+                answers.take()
+                num_tokens += 1
+    return answers.ids
 
 
 def _in_dtype(adapter: ComposedAdapter, dtype: torch.dtype) -> ComposedAdapter:

@@ -20,13 +20,14 @@ RESERVED_TOKENS = 256
 class Prompts:
     """Turns questions with text into token ids under a protocol.
 
-    A text is cut at its end to what the protocol allows, and to what the base has positions for.
+    Under our prompt a text is cut at its end to what the protocol allows, and to what the base has positions for.
     """
 
     def __init__(self, base: FrozenBase, protocol: Protocol) -> None:
         self._tokenizer, self._protocol = base.tokenizer, protocol
         self.max_new_tokens = protocol.max_new_tokens
-        room = base.model.config.max_position_embeddings - self.max_new_tokens - RESERVED_TOKENS
+        self._num_positions = base.model.config.max_position_embeddings
+        room = self._num_positions - self.max_new_tokens - RESERVED_TOKENS
         self._max_context_tokens = max(1, min(protocol.max_context_tokens, room))
         self._cut: dict[str, str] = {}
         self._known: dict[tuple[str, str | None, bool], np.ndarray] = {}
@@ -37,11 +38,14 @@ class Prompts:
         Args:
             is_trained: The system learnt our prompt, and keeps it under every protocol.
         """
-        ours = is_trained or self._protocol.name == "paper"
-        key = (question, text, ours)
+        official = None if is_trained else self._protocol.official
+        key = (question, text, official is None)
         if key not in self._known:
-            make = prompt_ids if ours else self._protocol.prompt_ids
-            self._known[key] = np.array(make(self._tokenizer, question, self.cut(text)), dtype=np.int32)
+            if official is None:
+                ids = prompt_ids(self._tokenizer, question, self.cut(text))
+            else:
+                ids = official.ids(self._tokenizer, question, text, num_positions=self._num_positions)
+            self._known[key] = np.array(ids, dtype=np.int32)
         return self._known[key]
 
     def cut(self, text: str | None) -> str | None:

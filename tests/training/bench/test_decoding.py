@@ -1,0 +1,79 @@
+import pytest
+
+from models.generation import continue_greedily, prefill
+from models.injection import attached
+from tests.models.tiny import tiny_base, tiny_network
+from tests.training.bench.worlds import bank_of
+from training.bench.bank import taken
+from training.bench.systems.decoding import batches, decode
+
+PROMPTS = [[5, 9, 11], [7, 8, 30, 31, 12, 9], [40], [5, 6]]
+
+
+def plain(base, prompts, adapter, limit):
+    with attached(base, adapter):
+        start = prefill(base, prompts, [20, 21])
+        return continue_greedily(base, start, max_new_tokens=limit), start.refusal_logprob_B.tolist()
+
+
+def ending_apart(base, adapter, monkeypatch):
+    """Let answers end at tokens that some of them say early, some late, and some never."""
+    free, _ = plain(base, PROMPTS, adapter, 12)
+    ends = {free[0][2], free[1][7], *(() if free[2][4] in free[3] else (free[2][4],))}
+    monkeypatch.setattr("models.generation.end_ids", lambda *args: ends)
+    monkeypatch.setattr("training.bench.systems.decoding.end_ids", lambda *args: ends)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
+def test_answers_are_those_of_the_products_generation_though_rows_leave_the_batch(family, monkeypatch):
+    base = tiny_base(family)
+    bank = bank_of(base, tiny_network(base))
+    routed = bank.route(range(4))
+    bank.library.hold(routed)
+    adapter = bank.library.adapter(routed)
+    ending_apart(base, adapter, monkeypatch)
+    expected, logprobs = plain(base, PROMPTS, adapter, 12)
+    assert len({len(answer) for answer in expected}) > 1, "all answers end together"
+    answers, found = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=12)
+    assert answers == expected
+    assert found == pytest.approx(logprobs, abs=1e-4)
+
+
+def test_an_adapter_that_broadcasts_stays_while_rows_leave(monkeypatch):
+    base = tiny_base("llama")
+    bank = bank_of(base, tiny_network(base))
+    routed = bank.route(range(4))
+    bank.library.hold(routed)
+    one = bank.library.adapter(taken(routed, [2]))
+    ending_apart(base, one, monkeypatch)
+    assert decode(base, PROMPTS, one, refusal=[20], max_new_tokens=9)[0] == plain(base, PROMPTS, one, 9)[0]
+
+
+def test_an_answer_stops_at_the_limit_of_tokens():
+    base = tiny_base("llama")
+    answers, _ = decode(base, PROMPTS, None, refusal=[20], max_new_tokens=3)
+    assert max(map(len, answers)) == 3
+
+
+def test_batches_hold_what_fits_by_tokens_shortest_first():
+    # 2 rows of 4 are 8 tokens, 3 of 5 would be 15 > 12; the one of 30 is a batch of its own.
+    assert list(batches([30, 4, 5, 4, 5], max_tokens=12)) == [[1, 3], [2, 4], [0]]
+
+
+def test_batches_hold_no_more_rows_than_allowed():
+    assert list(batches([1, 1, 1], max_tokens=100, max_rows=2)) == [[0, 1], [2]]
+
+
+def test_batches_of_long_rows_are_bounded_by_their_masks():
+    # 2^15 tokens squared are half of 2^31, so two rows are all that fit.
+    assert list(batches([2**15] * 3, max_tokens=2**40)) == [[0, 1], [2]]
+
+
+def test_nothing_stays_attached_to_the_base():
+    base = tiny_base("llama")
+    before = decode(base, PROMPTS, None, refusal=[20], max_new_tokens=4)
+    bank = bank_of(base, tiny_network(base))
+    routed = bank.route(range(4))
+    bank.library.hold(routed)
+    decode(base, PROMPTS, bank.library.adapter(routed), refusal=[20], max_new_tokens=4)
+    assert decode(base, PROMPTS, None, refusal=[20], max_new_tokens=4) == before
