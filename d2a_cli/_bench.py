@@ -86,6 +86,8 @@ def show_faults(summary: Mapping[str, Any]) -> None:
     """Say on stderr what the figures leave out."""
     for system, why in summary["unavailable"].items():
         _output.note(f"{system} could not run: {why}")
+    if summary["num_missing"]:
+        _output.note(f"unfinished: {summary['num_missing']} row(s) are still to come; the same command goes on")
     if summary["num_errors"]:
         _output.note(f"warning: {summary['num_errors']} row(s) failed and score 0; predictions.jsonl says why")
     if note := summary.get("note"):

@@ -125,6 +125,8 @@ def _head(summary: Mapping[str, Any]) -> list[str]:
     lines = ["# Benchmark", "", f"    {command}", "", *(f"- {name}: {_cell(text)}" for name, text in facts(header))]
     if seconds := summary["header"].get("seconds"):
         lines.append(f"- answering, seconds: {sum(s for of_suite in seconds.values() for s in of_suite.values()):,.0f}")
+    if summary["num_missing"]:
+        lines.append(f"- **unfinished**: {summary['num_missing']:,} rows are still to come; the same command goes on")
     if summary["num_errors"]:
         lines.append(f"- **{summary['num_errors']} row(s) failed** and score 0; `predictions.jsonl` says why")
     return [*lines, "", READING, ""]

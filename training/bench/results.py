@@ -66,6 +66,12 @@ class Results:
             return f"one bank of all documents, {facts['num_atoms']:,} atoms"
         return f"one bank a document, {facts['mean_bank_atoms']:,} atoms on average, {facts['num_atoms']:,} in all"
 
+    def num_missing(self, suite: str) -> int:
+        """Return how many rows of a suite an interrupted run still lacks, over the systems that can run."""
+        systems = [name for name, facts in self.header.get("systems", {}).items() if facts.get("status") == "ok"]
+        wanted = self.suite_facts(suite).get("n", 0)
+        return sum(max(0, wanted - len(self.rows.get((suite, system), ()))) for system in systems)
+
     def unavailable(self) -> dict[str, str]:
         """Return the systems that could not run, with the reason."""
         systems = self.header.get("systems", {})

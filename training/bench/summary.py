@@ -24,7 +24,8 @@ def summarize(results: Results) -> dict[str, Any]:
 
     Returns:
         `header` as the run wrote it; `suites`, see `suite_summary`; `overall` by system and score; `refusal` by suite
-        and system, see `refusal.summarize`; `unavailable`, systems with the reason; `num_errors`; `efficiency`.
+        and system, see `refusal.summarize`; `unavailable`, systems with the reason; `num_missing` and
+        `num_errors`, rows; `efficiency`.
     """
     scored = [suite for suite in results.suites if not is_refusal_suite(suite)]
     suites = {suite: suite_summary(results, suite) for suite in scored}
@@ -34,6 +35,7 @@ def summarize(results: Results) -> dict[str, Any]:
         "overall": overall_by_system(suites),
         "refusal": {suite: found for suite in results.suites if (found := refusal_summary(results, suite))},
         "unavailable": results.unavailable(),
+        "num_missing": sum(map(results.num_missing, results.header.get("suites", {}))),
         "num_errors": sum(bool(row.error) for rows in results.rows.values() for row in rows),
         "efficiency": dict(results.efficiency),
     }
@@ -47,7 +49,7 @@ def is_refusal_suite(suite: str) -> bool:
 def suite_summary(results: Results, suite: str) -> dict[str, Any]:
     """Return `n`, `num_total`, `is_complete`, `label`, `note`, `metric`, `bank` and the scores by system.
 
-    `n` counts the rows of the system that has most: a run that was interrupted has fewer than its header says.
+    `n` counts the rows of the system that has most, and `num_missing` those that an interrupted run still lacks.
     """
     facts = results.suite_facts(suite)
     of_suite = {system: results.rows[suite, system] for system in results.systems if (suite, system) in results.rows}
@@ -58,7 +60,7 @@ def suite_summary(results: Results, suite: str) -> dict[str, Any]:
         "num_total": facts.get("num_total"),
         "is_complete": complete,
         "label": "complete" if complete else f"subset, n = {n}",
-        "is_interrupted": min(map(len, of_suite.values())) < facts.get("n", n),
+        "num_missing": results.num_missing(suite),
         "note": facts.get("note", ""),
         "metric": facts.get("metric", ""),
         "bank": results.bank(suite),

@@ -89,7 +89,7 @@ def _notes(suite: Mapping[str, Any]) -> list[str]:
         f"{suite['n']:,} of {total:,} questions" if total and total != suite["n"] else "",
         suite["bank"],
         suite["note"],
-        "interrupted: the same command goes on" if suite["is_interrupted"] else "",
+        f"{suite['num_missing']:,} rows still to come" if suite["num_missing"] else "",
     ]
     return [fact for fact in facts if fact]
 

@@ -30,10 +30,17 @@ def test_scores_are_means_and_a_row_that_failed_is_a_zero_among_them(tmp_path):
 def test_a_suite_is_complete_only_where_every_official_question_has_a_row(tmp_path):
     rows = [row("a", 1.0), row("b", 1.0), *(row(f"d{i}", 1.0, suite="drop") for i in range(2))]
     found = summary(tmp_path, rows, suites=SUITES)["suites"]
-    assert (found["squad"]["label"], found["squad"]["is_interrupted"]) == ("complete", False)
-    assert (found["drop"]["label"], found["drop"]["is_interrupted"]) == ("subset, n = 2", True)
+    assert (found["squad"]["label"], found["drop"]["label"]) == ("complete", "subset, n = 2")
     half = summary(tmp_path / "half", rows[:1], suites=SUITES)["suites"]["squad"]
-    assert (half["label"], half["is_interrupted"]) == ("subset, n = 1", True)
+    assert half["label"] == "subset, n = 1"
+
+
+def test_rows_that_an_interrupted_run_lacks_are_counted_over_all_systems_that_can_run(tmp_path):
+    systems = {"doc2atom": {"status": "ok"}, "base+ctx": {"status": "ok"}, "blind": {"status": "unavailable"}}
+    rows = [row("a", 1.0), row("b", 1.0), row("a", 1.0, system="base+ctx")]
+    found = summary(tmp_path, rows, suites=SUITES, systems=systems)
+    # One of squad's two for base+ctx, and drop's three for each of the two.
+    assert (found["suites"]["squad"]["num_missing"], found["num_missing"]) == (1, 7)
 
 
 def test_scores_come_by_type_of_answer(tmp_path):
