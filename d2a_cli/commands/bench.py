@@ -59,7 +59,10 @@ def bench(
     bank: Annotated[
         Literal["document", "all"], typer.Option(help="Ask a bank of the one document, or of all the suite's.")
     ] = "document",
-    k: Annotated[int | None, typer.Option("--k", min=1, help="Atoms a question; default: the checkpoint's.")] = None,
+    k: Annotated[
+        int | None,
+        typer.Option("--k", min=1, help="Atoms or passages a question; default: 3, of a bank of all the recipe's."),
+    ] = None,
     protocol: Annotated[
         Literal["paper", "official"],
         typer.Option(

@@ -52,5 +52,5 @@ def refusal(suites: Mapping[str, Any]) -> Table:
                 rows.append([name.removeprefix("refusal/"), system, who, *by_kind, answered])
     headers = ["suite", "system", "refused by", *kinds, "answerable F1"]
     title = "Refusal F1 by kind of unanswerable question"
-    notes = [f"{name}: {suite['bank']}" for name, suite in suites.items() if suite["bank"]]
+    notes = [f"{name}: {note}" for name, suite in suites.items() for note in suite["notes"]]
     return Table(title=title, headers=headers, rows=rows, notes=notes)

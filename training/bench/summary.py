@@ -16,6 +16,10 @@ from training.bench.results import Results
 from training.bench.samples import Row
 from training.metrics import bootstrap_interval
 
+OF_ANOTHER_DOCUMENT = (
+    "sibling, off_topic and probe questions were asked of other documents, which a bank of all may hold: some of them "
+    "have an answer there"
+)
 SCORES = ("f1", "rouge_l", "em", "official")
 
 
@@ -120,7 +124,16 @@ def routing(rows: Sequence[Row], top_k: int | None) -> dict[str, Any]:
 
 
 def refusal_summary(results: Results, suite: str) -> dict[str, Any]:
-    """Return the figures of refusal by system and the bank; nothing where every question has an answer."""
+    """Return the figures of refusal by system, and notes on the bank and the questions.
+
+    Returns:
+        Nothing where every question has an answer.
+    """
     of_suite = {system: results.rows.get((suite, system), ()) for system in results.systems}
     systems = {name: refusal.summarize(rows) for name, rows in of_suite.items() if refusal.unanswerable_kinds(rows)}
-    return {"bank": results.bank(suite), "systems": systems} if systems else {}
+    if not systems:
+        return {}
+    notes = [results.bank(suite), results.suite_facts(suite).get("note", "")]
+    if results.header.get("bank") == "all":
+        notes.append(OF_ANOTHER_DOCUMENT)
+    return {"notes": [note for note in notes if note], "systems": systems}

@@ -150,7 +150,7 @@ def refusal_table(name: str, found: Mapping[str, Any]) -> Table:
         "answerable refused",
         *(f"{model}, unrelated questions" for model in PAPER.values()),
     ]
-    return Table(title=f"Refusal, {name}", headers=headers, rows=rows, notes=[found["bank"]] if found["bank"] else [])
+    return Table(title=f"Refusal, {name}", headers=headers, rows=rows, notes=found["notes"])
 
 
 def auroc_table(name: str, found: Mapping[str, Any]) -> Table | None:

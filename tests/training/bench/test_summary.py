@@ -75,3 +75,12 @@ def test_routing_counts_questions_with_a_known_gold_atom_alone():
     found = routing([*rows, row("unknown", 1.0, gold_rank=1)], 3)
     assert found == {"n": 4, "router": {"top1": 0.25, "top3": 0.75}, "bm25": {"top1": 0.5, "top3": 0.75}}
     assert routing([row("a", 1.0)], 3) == {}
+
+
+def test_a_bank_of_all_may_hold_what_a_question_without_an_answer_asks(tmp_path):
+    rows = [row("a", 1.0), row("u", 0.0, kind="sibling")]
+    facts = {"squad": {"n": 2, "num_atoms": 9, "mean_bank_atoms": 9.0, "note": "1 answerable, 1 sibling"}}
+    of = {bank: summary(tmp_path / bank, rows, suites=facts, bank=bank)["refusal"] for bank in ("document", "all")}
+    notes = {bank: found["squad"]["notes"] for bank, found in of.items()}
+    assert notes["document"] == ["one bank a document, 9.0 atoms on average, 9 in all", "1 answerable, 1 sibling"]
+    assert notes["all"][0] == "one bank of all documents, 9 atoms" and "have an answer there" in notes["all"][2]
