@@ -80,12 +80,18 @@ def suite_summary(results: Results, suite: str) -> dict[str, Any]:
 
 
 def scores(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the mean of each score, the interval of F1, `n` and `num_errors`; a row that failed scores 0."""
+    """Return the mean of each score, the interval of F1, `n` and `num_errors`; a row that failed scores 0.
+
+    A system with a gate has `gate_refuses`, the share of rows that it refuses, and `gate_off_f1`, F1 without it.
+    """
     found: dict[str, Any] = {"n": len(rows), "num_errors": sum(bool(row.error) for row in rows)}
     for name in SCORES:
         if any(name in row.scores for row in rows):
             found[name] = fmean(row.scores.get(name, 0.0) for row in rows)
     found["f1_interval"] = bootstrap_interval([row.scores.get("f1", 0.0) for row in rows])
+    if refusal.has_gate(rows):
+        found["gate_off_f1"] = fmean(refusal.generated(row)[1] for row in rows)
+        found["gate_refuses"] = fmean(row.refused_by == "gate" for row in rows)
     by_type: dict[str, list[float]] = {}
     for row in rows:
         if row.answer_type:

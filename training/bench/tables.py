@@ -51,7 +51,7 @@ def scores_table(name: str, suite: Mapping[str, Any], unavailable: Mapping[str, 
     """Return the scores of all systems on a suite; the paper's systems keep their row where they have no scores."""
     rows = []
     for system, facts in suite["systems"].items():
-        figures = [percent(facts.get(score)) for score in ("rouge_l", "em", "official")]
+        figures = [percent(facts.get(name)) for name in ("rouge_l", "em", "official", "gate_off_f1", "gate_refuses")]
         counts = [str(facts["n"]), str(facts["num_errors"])]
         f1 = with_interval(facts["f1"], facts["f1_interval"])
         rows.append([system, f1, *figures, *counts, facts["domain"], *paper_cells(name, system)])
@@ -60,8 +60,9 @@ def scores_table(name: str, suite: Mapping[str, Any], unavailable: Mapping[str, 
         paper = paper_cells(name, system)
         if system in unavailable or any(paper):
             why = "could not run" if system in unavailable else "not asked"
-            rows.append([system, why, *[""] * 6, *paper])
-    ours = ["system", "F1 [95 %]", "ROUGE-L", "EM", f"official: {suite['metric']}", "n", "failed", "trained on"]
+            rows.append([system, why, *[""] * 8, *paper])
+    ours = ["system", "F1 [95 %]", "ROUGE-L", "EM", f"official: {suite['metric']}", "F1, gate off", "gate refuses"]
+    ours += ["n", "failed", "trained on"]
     headers = [*ours, *(f"{model}, F1" for model in PAPER.values())]
     title = f"{name}, {suite['label']}"
     return Table(title=title, headers=headers, rows=rows, notes=_notes(suite))

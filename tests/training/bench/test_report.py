@@ -69,7 +69,8 @@ def test_scores_stand_beside_the_papers_and_missing_systems_keep_their_row(tmp_p
     assert "2 of 10,570 questions." in text and "6.0 atoms on average, 12 in all" in text
     ours, *others = table(text, "squad, subset, n = 2")
     # F1 (1 + 0.5) / 2 and EM 1 of 2; the paper's Table 1 has 59.71 and 59.82 for its memory on SQuAD.
-    assert ours == ["doc2atom", "75.0 [50.0, 100.0]", "75.0", "50.0", "75.0", "2", "0", "in-domain", "59.71", "59.82"]
+    assert ours[:5] == ["doc2atom", "75.0 [50.0, 100.0]", "75.0", "50.0", "75.0"]
+    assert ours[5:] == ["75.0", "0.0", "2", "0", "in-domain", "59.71", "59.82"]
     said = {row[0]: (row[1], row[-2]) for row in others}
     assert said["blind"] == ("could not run", "") and said["d2l-ckpt"] == ("could not run", "73.20")
     assert said["d2l-raw"] == ("not asked", "18.67") and said["base+ctx"] == ("not asked", "86.35")
@@ -80,7 +81,7 @@ def test_rows_that_failed_are_counted_and_said(tmp_path):
     failed = row("b", 0.0, prediction="", error="out of memory")
     text = page(tmp_path, [ROWS[0], failed])
     assert "**1 row(s) failed** and score 0" in text
-    assert table(text, "squad, subset, n = 2")[0][5:7] == ["2", "1"]
+    assert table(text, "squad, subset, n = 2")[0][7:9] == ["2", "1"]
 
 
 def test_a_complete_suite_says_so(tmp_path):

@@ -27,6 +27,18 @@ def test_scores_are_means_and_a_row_that_failed_is_a_zero_among_them(tmp_path):
     assert found["f1_interval"] == (0.0, 1.0)
 
 
+def test_what_the_gate_costs_stands_beside_the_score_with_it(tmp_path):
+    gated = row("b", 0.0, answerability=0.1, ungated=("Lisbon", 1.0))
+    rows = [row("a", 1.0, answerability=0.9), gated, row("a", 0.5, system="no-context")]
+    found = summary(tmp_path, rows)["suites"]["squad"]["systems"]
+    assert (found["doc2atom"]["f1"], found["doc2atom"]["gate_off_f1"], found["doc2atom"]["gate_refuses"]) == (
+        0.5,
+        1,
+        0.5,
+    )
+    assert "gate_off_f1" not in found["no-context"]
+
+
 def test_a_suite_is_complete_only_where_every_official_question_has_a_row(tmp_path):
     rows = [row("a", 1.0), row("b", 1.0), *(row(f"d{i}", 1.0, suite="drop") for i in range(2))]
     found = summary(tmp_path, rows, suites=SUITES)["suites"]
