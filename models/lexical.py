@@ -150,7 +150,7 @@ class LexicalIndex:
         *,
         num_rows: int,
         uids: Sequence[str] = (),
-        stretches: tuple[Sequence[tuple[int, int]], LexicalIndex] | None = None,
+        stretches: tuple[np.ndarray, LexicalIndex] | None = None,
     ) -> None:
         self._bm25 = bm25
         self.num_rows = num_rows
@@ -176,7 +176,7 @@ class LexicalIndex:
             assert len(documents) == len(texts), f"{len(documents)} documents for {len(texts)} texts"
             spans = stretches_of(documents)
             joined = [list(chain.from_iterable(rows[begin:end])) for begin, end in spans]
-            stretches = (spans, cls(_indexed(joined, vocabulary), num_rows=len(spans)))
+            stretches = (_as_array(spans), cls(_indexed(joined, vocabulary), num_rows=len(spans)))
         return cls(_indexed(rows, vocabulary), num_rows=len(texts), uids=uids, stretches=stretches)
 
     def save(self, folder: Path) -> None:
@@ -186,7 +186,8 @@ class LexicalIndex:
             self._bm25.save(folder, show_progress=False)
         rows: dict[str, Any] = {"num_rows": self.num_rows, "empty": self._bm25 is None, "uids": self.uids}
         if self._stretches is not None:
-            rows["stretches"], index = self._stretches
+            spans, index = self._stretches
+            rows["stretches"] = spans.tolist()
             index.save(folder / _STRETCHES)
         (folder / _ROWS_FILE).write_text(json.dumps(rows), encoding="utf-8")
 
@@ -198,7 +199,7 @@ class LexicalIndex:
         if not rows["empty"]:
             bm25 = _bm25s().BM25.load(folder, mmap=mmap, show_progress=False)
         spans = rows.get("stretches")
-        stretches = None if spans is None else (spans, cls.load(folder / _STRETCHES, mmap=mmap))
+        stretches = None if spans is None else (_as_array(spans), cls.load(folder / _STRETCHES, mmap=mmap))
         return cls(bm25, num_rows=rows["num_rows"], uids=rows["uids"], stretches=stretches)
 
     def top(self, query: str, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -252,7 +253,7 @@ class LexicalIndex:
             return np.zeros(0, dtype=np.float32)
         spans, index = self._stretches
         scores = index.all_scores(query)
-        begin, end = np.array(spans, dtype=np.int64).T
+        begin, end = spans.T
         row = np.arange(self.num_rows)
         last = np.searchsorted(begin, row, side="right") - 1
         # Only the stretch before may hold it as well: a step is half a stretch.
@@ -280,6 +281,10 @@ class LexicalIndex:
         term = np.repeat(np.arange(len(start) - 1), np.diff(start))
         order = np.argsort(row, kind="stable")
         return np.searchsorted(row[order], np.arange(self.num_rows + 1)), term[order], weight[order]
+
+
+def _as_array(spans: Sequence[Sequence[int]]) -> np.ndarray:
+    return np.array(spans, dtype=np.int64).reshape(-1, 2)
 
 
 def _indexed(rows: list[list[int]], vocabulary: dict[str, int]) -> bm25s.BM25 | None:
