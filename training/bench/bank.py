@@ -140,8 +140,10 @@ class SuiteBank:
         return self.library.gold_route([self.asks[row] for row in rows])
 
     def bm25_rank(self, row: int) -> int | None:
-        """Return the rank of the best gold atom by words alone; None where no word leads to it."""
+        """Return the rank of the best gold atom by words alone; None where no word leads to it, or there is none."""
         ask = self.asks[row]
+        if not ask.gold:
+            return None
         scores = self._lexical(ask).all_scores(ask.question.question)
         gold = np.array(ask.gold, dtype=np.int64) - (0 if self.kind == "all" else self.library.start[ask.passage])
         best = scores[gold].max(initial=0.0)

@@ -165,9 +165,10 @@ class _Run:
             self.emit({**event, "total": len(suite.samples)})
 
         replies = answerer.answer(system, bank, rows, on_done=tell)
+        ranks = [bank.bm25_rank(row) if reply.is_routed else None for row, reply in zip(rows, replies, strict=True)]
         return [
-            row_of(suite, system.name, suite.samples[row], reply, bm25_rank=bank.bm25_rank(row))
-            for row, reply in zip(rows, replies, strict=True)
+            row_of(suite, system.name, suite.samples[row], reply, bm25_rank=rank)
+            for row, reply, rank in zip(rows, replies, ranks, strict=True)
         ]
 
     def _prepared(self, suite: Suite) -> tuple[SuiteBank, Answerer]:

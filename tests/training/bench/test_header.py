@@ -1,0 +1,67 @@
+import json
+
+import pytest
+
+from models.checkpoint import find_checkpoint, read_meta
+from models.presets import load_preset
+from tests.training.bench.sets import squad, write
+from training.bench.header import command_of, domain_of
+from training.bench.run import BenchRequest, load_suites
+from training.datasets.manifest import DataManifest, SourceManifest
+
+MANIFEST = DataManifest(
+    sources=(SourceManifest(name="squad", split="train", files={}, num_contexts=3, num_questions=9),)
+)
+
+
+def test_a_set_is_in_domain_where_its_family_was_trained_on():
+    training = {"data": {"records": "train.jsonl", "manifest": json.loads(json.dumps(MANIFEST.to_dict()))}}
+    assert domain_of(training, "squad_v2") == "in-domain"
+    assert domain_of(training, "drop") == "zero-shot"
+    assert domain_of(training, "longbench/hotpotqa") == "zero-shot"
+
+
+@pytest.mark.parametrize("training", [{}, {"data": {"records": "train.jsonl.gz", "passages": 11}}, {"data": None}])
+def test_a_checkpoint_without_a_manifest_cannot_tell(training):
+    assert domain_of(training, "squad") == "unknown"
+
+
+def test_the_shipped_checkpoint_has_a_domain():
+    training = read_meta(find_checkpoint(load_preset("smollm2"))).training
+    assert domain_of(training, "squad") in ("in-domain", "unknown")
+
+
+def test_the_command_makes_the_run_again(tmp_path):
+    request = BenchRequest(
+        suites=("squad", "drop"),
+        systems=("doc2atom", "tuned+ctx"),
+        baselines={"tuned+ctx": tmp_path / "a run"},
+        limit=5,
+        out=tmp_path,
+    )
+    assert command_of(request) == (
+        "d2a bench squad drop --model smollm2 --systems doc2atom,tuned+ctx --bank document --protocol paper --limit 5 "
+        f"--seed 0 --device auto --out {tmp_path} --baseline 'tuned+ctx={tmp_path}/a run'"
+    )
+
+
+@pytest.fixture
+def data(tmp_path):
+    towns = ("Marn", [("Ilse Kant was born in Marn.", [("q1", "Who was born in Marn?", "Ilse Kant")])])
+    zoo = ("Otter", [("Otters live in lake Tor.", [("q2", "Where do otters live?", "lake Tor")])])
+    write(tmp_path / "squad" / "dev-v1.1.json", squad(towns, zoo))
+    return tmp_path
+
+
+def names(data, *suites):
+    return [suite.name for suite in load_suites(BenchRequest(suites=suites, data=data, out=data / "out"))]
+
+
+def test_refusal_follows_the_suite_that_it_is_made_of(data):
+    assert names(data, "squad") == ["squad"]
+    assert names(data, "refusal", "squad") == ["squad", "refusal/squad"]
+    assert names(data, "refusal/squad") == ["refusal/squad"]
+
+
+def test_refusal_alone_is_that_of_all_sets(data):
+    assert names(data, "refusal") == ["refusal/squad"]
