@@ -31,7 +31,7 @@ from training.metrics import auroc, bootstrap_interval, exact_match, token_f1
 from training.records import read_records
 
 PASSAGE_K, LIBRARY_K = 3, 8
-MEMORY_ROWS = ("gold", "passage", "library", "no-context", "shuffled")
+MEMORY_ROWS = ("gold", "passage", "library", "no-context", "shuffled", "wrong-document")
 CONTEXT_ROWS = ("passage+atoms", "passage+document", "library+atoms", "library+document", "base+document")
 OFF_TOPIC_ROWS = ("off-topic passage", "off-topic library")
 
@@ -88,6 +88,8 @@ class Evaluation:
             return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
         if bank == "shuffled":
             return self._shuffled(asks)
+        if bank == "wrong-document":
+            return self._wrong_document(asks, routed)
         route = routed(bank)
         contexts = {"": None, "atoms": self._atom_texts(route), "document": self._documents(route)}[context]
         off_topic = bank.startswith("off-topic")
@@ -102,6 +104,18 @@ class Evaluation:
         route = self._route("passage", donors, self.library.query_keys(donors))
         replies = self.library.answer(asks, self.library.adapter(route), max_new_tokens=self.max_new_tokens)
         return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
+
+    def _wrong_document(self, asks: Sequence[Ask], routed: Callable[[str], RoutedAsks]) -> list[dict[str, Any]]:
+        """Ask another article's passage, and the untouched base where the gate refuses: `--on-irrelevant base`."""
+        route = routed("off-topic passage")
+        replies = self.library.answer(asks, self.library.adapter(route), max_new_tokens=self.max_new_tokens)
+        own = [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
+        base = self._row("no-context", asks, routed)
+        return [
+            {"refused": refused, **{k: (b if refused else o)[k] for k in ("id", "answer", "f1", "em")}}
+            for o, b in zip(own, base, strict=True)
+            for refused in [o["answerability"] < self.gate.threshold]
+        ]
 
     def _donor(self, ask: Ask) -> Ask:
         passage = other_article(self.library, ask.passage, self.rng)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +76,20 @@ def test_no_question_of_the_shuffled_row_gets_atoms_of_its_own_article(spied, gr
         for ask, rows in zip(asks, composed, strict=True):
             titles = {library.records[library.passage_of[row]].title for row in rows}
             assert rows and titles.isdisjoint({library.records[ask.passage].title})
+
+
+@pytest.mark.parametrize(("threshold", "expected"), [(0.0, ["memory"] * 2), (1.0, ["base"] * 2)])
+def test_a_wrong_document_leaves_the_answer_to_the_base_where_the_gate_refuses(monkeypatch, threshold, expected):
+    evaluation = evaluation_of(colours(4))
+    evaluation.gate = replace(GATE, threshold=threshold)
+
+    def answer(asks, adapter, **_):
+        return [Reply(text="base" if adapter is None else "memory", refusal_logprob=-1.0) for _ in asks]
+
+    monkeypatch.setattr(evaluation.library, "answer", answer)
+    results = evaluation.run(answerable(evaluation.library)[:2], ["wrong-document"])["wrong-document"]
+    assert [r["answer"] for r in results] == expected
+    assert [r["refused"] for r in results] == [threshold == 1.0] * 2
 
 
 def test_rows_route_over_the_banks_that_they_name(spied):
