@@ -87,7 +87,8 @@ def compile_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> 
 def d2l_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> dict[str, Any]:
     """Measure Doc-to-LoRA, untrained, over the same documents: all layers at once, and layer by layer."""
     base = subject.base
-    hyper = HyperLora.over(base).requires_grad_(False).eval()
+    with torch.device(base.device):  # where a few hundred million random numbers take no time
+        hyper = HyperLora.over(base).requires_grad_(False).eval()
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in hyper.parameters())}
     groups = passages(request, subject)
     for name, group in groups.items():

@@ -43,7 +43,7 @@ class CountOps(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         """Count an operation that makes new values, and carry it out."""
-        self.count += not func.is_view
+        self.count += not getattr(func, "is_view", False)
         return func(*args, **(kwargs or {}))
 
 
@@ -129,14 +129,21 @@ def speed(readings: Sequence[Reading], new_tokens: int) -> dict[str, float]:
 def overheads(by_kind: Mapping[str, Sequence[Reading]], *, compose_s: float) -> dict[str, Any]:
     """Return how much longer an answer takes under each adapter, as a share of the time without.
 
-    Composing is outside of `overhead` and inside of `overhead_with_compose`.
+    Answers of one turn are compared with each other, and the median turn counts: a machine that others use slows down
+    and speeds up between turns. Composing is outside of `overhead` and inside of `overhead_with_compose`.
     """
+
+    def shares(name: str) -> list[float]:
+        pairs = zip(by_kind[name], by_kind[NOTHING], strict=False)  # the last turn may not be complete
+        return [under.seconds / without.seconds - 1 for under, without in pairs]
+
+    overhead = _median(shares(EVERYTHING))
     base_s = _median([r.seconds for r in by_kind[NOTHING]])
-    share = {name: _median([r.seconds for r in found]) / base_s - 1 for name, found in by_kind.items()}
     return {
-        "overhead": round(share[EVERYTHING], 4),
-        "overhead_with_compose": round(share[EVERYTHING] + compose_s / base_s, 4),
-        "overhead_of": {name: round(value, 4) for name, value in share.items() if name != NOTHING},
+        "overhead": round(overhead, 4),
+        "overhead_range": [round(min(shares(EVERYTHING)), 4), round(max(shares(EVERYTHING)), 4)],
+        "overhead_with_compose": round(overhead + compose_s / base_s, 4),
+        "overhead_of": {name: round(_median(shares(name)), 4) for name in by_kind if name != NOTHING},
     }
 
 
