@@ -13,6 +13,7 @@ from typing import Any
 from training.bench import short_tables
 from training.bench.charts import draw
 from training.bench.compare import compare_systems
+from training.bench.cost_tables import cost_tables, targets_table
 from training.bench.results import Results, read_results
 from training.bench.summary import summarize
 from training.bench.tables import (
@@ -23,7 +24,6 @@ from training.bench.tables import (
     refusal_table,
     routing_table,
     scores_table,
-    targets_table,
     types_table,
     unavailable_table,
 )
@@ -76,7 +76,7 @@ def tables(results: Results, summary: Mapping[str, Any]) -> Iterator[Table]:
         if areas := auroc_table(name, found):
             yield areas
     for name, run in summary["efficiency"].get("runs", {}).items():
-        yield targets_table(name, run)
+        yield from cost_tables(name, run)
     if summary["unavailable"]:
         yield unavailable_table(summary["unavailable"])
 
@@ -121,7 +121,7 @@ def facts(header: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 def _head(summary: Mapping[str, Any]) -> list[str]:
     header = {key: value for key, value in summary["header"].items() if key not in TABULATED}
-    command = header.pop("command", "d2a bench")
+    command = header.pop("command", "d2a bench efficiency")
     lines = ["# Benchmark", "", f"    {command}", "", *(f"- {name}: {_cell(text)}" for name, text in facts(header))]
     if seconds := summary["header"].get("seconds"):
         lines.append(f"- answering, seconds: {sum(s for of_suite in seconds.values() for s in of_suite.values()):,.0f}")

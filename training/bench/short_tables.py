@@ -30,9 +30,8 @@ def overall(found: Mapping[str, Any]) -> Table:
     for system, means in found.items():
         f1 = means["f1"]
         number = len(f1["suites"])
-        rows.append(
-            [system, percent(f1["macro"]), percent(f1["weighted"]), f"{number} of {number + len(f1['missing'])}"]
-        )
+        means = [with_interval(f1[mean], f1[f"{mean}_interval"]) for mean in ("macro", "weighted")]
+        rows.append([system, *means, f"{number} of {number + len(f1['missing'])}"])
     headers = ["system", "F1, mean of suites", "F1, weighted", "suites"]
     return Table(title="Overall", headers=headers, rows=rows)
 

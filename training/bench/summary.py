@@ -11,7 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from training.bench import refusal
+from training.bench.intervals import stratified_interval
 from training.bench.overall import overall
+from training.bench.published import INFERRED_COUNTS
 from training.bench.results import Results
 from training.bench.samples import Row
 from training.metrics import bootstrap_interval
@@ -36,7 +38,7 @@ def summarize(results: Results) -> dict[str, Any]:
     return {
         "header": dict(results.header),
         "suites": suites,
-        "overall": overall_by_system(suites),
+        "overall": overall_by_system(results, suites),
         "refusal": {suite: found for suite in results.suites if (found := refusal_summary(results, suite))},
         "unavailable": results.unavailable(),
         "num_missing": sum(map(results.num_missing, results.header.get("suites", {}))),
@@ -101,15 +103,21 @@ def scores(rows: Sequence[Row]) -> dict[str, Any]:
     return found
 
 
-def overall_by_system(suites: Mapping[str, Any]) -> dict[str, Any]:
-    """Return F1 and ROUGE-L over the paper's suites, see `overall`; nothing for a system that was asked none."""
+def overall_by_system(results: Results, suites: Mapping[str, Any]) -> dict[str, Any]:
+    """Return F1, with intervals, and ROUGE-L over the paper's suites; nothing for a system that was asked none."""
     found: dict[str, Any] = {}
-    for system in dict.fromkeys(system for suite in suites.values() for system in suite["systems"]):
+    for system in results.systems:
         for score in ("f1", "rouge_l"):
             of_suite = {name: suite["systems"].get(system, {}).get(score) for name, suite in suites.items()}
             mean = overall({name: value for name, value in of_suite.items() if value is not None})
             if mean is not None:
                 found.setdefault(system, {})[score] = asdict(mean)
+        if system in found:
+            took_part = found[system]["f1"]["suites"]
+            values = [[row.scores["f1"] for row in results.rows[suite, system]] for suite in took_part]
+            weights = [INFERRED_COUNTS[suite] for suite in took_part]
+            found[system]["f1"]["macro_interval"] = stratified_interval(values)
+            found[system]["f1"]["weighted_interval"] = stratified_interval(values, weights)
     return found
 
 

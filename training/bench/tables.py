@@ -72,12 +72,19 @@ def overall_table(overall: Mapping[str, Any]) -> Table:
     """Return F1 and ROUGE-L over the paper's suites, as mean of suites and weighted as the paper's own."""
     rows = []
     for system, found in overall.items():
-        means = [percent(found[score][mean]) for score in ("f1", "rouge_l") for mean in ("macro", "weighted")]
-        number = len(found["f1"]["suites"])
-        rows.append(
-            [system, *means, f"{number} of {number + len(found['f1']['missing'])}", *paper_cells(OVERALL, system)]
-        )
-    ours = ["system", "F1, mean of suites", "F1, weighted", "ROUGE-L, mean of suites", "ROUGE-L, weighted", "suites"]
+        f1, rouge = found["f1"], found["rouge_l"]
+        means = [with_interval(f1[mean], f1[f"{mean}_interval"]) for mean in ("macro", "weighted")]
+        means += [percent(rouge[mean]) for mean in ("macro", "weighted")]
+        number = len(f1["suites"])
+        rows.append([system, *means, f"{number} of {number + len(f1['missing'])}", *paper_cells(OVERALL, system)])
+    ours = [
+        "system",
+        "F1, mean of suites [95 %]",
+        "F1, weighted [95 %]",
+        "ROUGE-L, mean of suites",
+        "ROUGE-L, weighted",
+        "suites",
+    ]
     headers = [*ours, *(f"{model}, F1 weighted" for model in PAPER.values())]
     missing = list(dict.fromkeys(suite for found in overall.values() for suite in found["f1"]["missing"]))
     absent = f"Some systems lack {', '.join(missing)}: their Overall is another figure than the paper's"
@@ -190,28 +197,3 @@ def unavailable_table(found: Mapping[str, str]) -> Table:
     """Return the systems that could not run, with the reason."""
     rows = list(map(list, found.items()))
     return Table(title="Could not run", headers=["system", "why"], rows=rows)
-
-
-def targets_table(name: str, run: Mapping[str, Any]) -> Table:
-    """Return what a measurement of cost is judged by: the value, and the limit that was set for one H100."""
-    rows = [
-        [
-            row["name"],
-            _figure(row["value"]),
-            _figure(row["limit"]),
-            row["unit"],
-            _met(row["passed"]),
-            row.get("note", ""),
-        ]
-        for row in run["targets"]
-    ]
-    headers = ["figure", "measured", "limit", "unit", "within", "note"]
-    return Table(title=f"Efficiency, {name}", headers=headers, rows=rows)
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _met(passed: bool | None) -> str:
-    return {True: "yes", False: "no", None: ""}[passed]

@@ -44,10 +44,18 @@ def test_two_systems_of_one_run_are_compared_on_each_suite(tmp_path):
     rows = [row("a", 0.25), row("a", 1.0, system="base+ctx"), row("x", 0.5, suite="drop")]
     rows += [row("x", 0.5, suite="drop", system="base+ctx"), row("y", 0.5, suite="ropes")]
     found = compare_systems(read_results(write_run(tmp_path, rows)), "base+ctx", "doc2atom")
-    assert [(f.suite, f.system, f.difference) for f in found] == [
-        ("squad", "doc2atom - base+ctx", -0.75),
-        ("drop", "doc2atom - base+ctx", 0.0),
+    # The last one is the mean of the two, each of which counts the same however many samples it has.
+    assert [(f.suite, f.system, f.difference, f.n) for f in found] == [
+        ("squad", "doc2atom - base+ctx", -0.75, 1),
+        ("drop", "doc2atom - base+ctx", 0.0, 1),
+        ("mean of suites", "doc2atom - base+ctx", -0.375, 2),
     ]
+
+
+def test_the_mean_of_suites_leaves_refusal_out(tmp_path):
+    rows = [row("a", 0.5), row("a", 0.5, suite="refusal/squad")]
+    a, b = (read_results(write_run(tmp_path / name, rows)) for name in "ab")
+    assert [found.suite for found in compare_runs(a, b)] == ["squad", "refusal/squad"]
 
 
 def test_a_row_that_failed_counts_as_zero(tmp_path):

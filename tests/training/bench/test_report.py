@@ -101,7 +101,11 @@ def test_overall_is_given_both_ways_and_says_what_is_missing(tmp_path):
     text = page(tmp_path, rows)
     [found] = table(text, "Overall")
     # Weighted by 460 questions of SQuAD and 223 of DROP: (460 + 111.5) / 683 = 0.8367.
-    assert found[:3] == ["doc2atom", "75.0", "83.7"] and found[5] == "2 of 13" and found[6:] == ["37.99", "35.72"]
+    assert (
+        found[:3] == ["doc2atom", "75.0 [75.0, 75.0]", "83.7 [83.7, 83.7]"]
+        and found[5] == "2 of 13"
+        and found[6:] == ["37.99", "35.72"]
+    )
     assert "inferred from its Overall" in text and "Some systems lack 2wiki, qasper, ropes" in text
 
 
@@ -126,12 +130,40 @@ def test_the_memory_beside_the_document_is_a_paired_difference(tmp_path):
 
 def test_costs_alone_make_a_report(tmp_path):
     target = {"name": "compile", "value": 0.0512345, "limit": 0.1, "unit": "s", "passed": True, "note": "warm"}
-    costs = {"runs": {"gemma d2a true cuda": {"targets": [target, {**target, "value": None, "passed": None}]}}}
+    costs = {"runs": {"gemma": {"targets": [target, {**target, "value": None, "passed": None}]}}}
     (tmp_path / "efficiency.json").write_text(json.dumps(costs), "utf-8")
     summary = write_report(tmp_path)
-    found = table((tmp_path / "report.md").read_text("utf-8"), "Efficiency, gemma d2a true cuda")
+    found = table((tmp_path / "report.md").read_text("utf-8"), "Efficiency, gemma")
     assert found == [["compile", "0.05123", "0.1", "s", "yes", "warm"], ["compile", "", "0.1", "s", "", "warm"]]
     assert summary["efficiency"] == costs
+
+
+def test_the_parts_of_costs_have_tables_and_what_is_missing_a_note(tmp_path):
+    times = {"n": 6, "mean_ms": 1073.36, "p50_ms": 1050.0, "p95_ms": 1253.7}
+    bank = {"num_atoms": 100000, "routing": times, "question": {**times, "added_mib": 54.0}, "words": "used"}
+    kinds = {"no adapter": {"tokens_per_s": 40.0, "tokens_per_s_whole": 35.0}}
+    kinds["adapter"] = {"tokens_per_s": 39.0, "tokens_per_s_whole": 34.0}
+    parts = {
+        "compile": {"invented": {**times, "added_mib": 9.3, "parts": {"encoder": times}}, "seconds": 17.2},
+        "d2l": {"invented": {"mean_chunks": 3.0, "batched": {"left_out": "too large"}}, "parameters": 7},
+        "questions": {"banks": [bank]},
+        "generation": {"kinds": kinds, "overhead_of": {"adapter": 0.0286}, "new_tokens": 24, "top_k": 8},
+        "product": {"left_out": "lancedb is not installed here"},
+    }
+    # 13.43 GB are 13.43e9 / 2^20 = 12,808 MiB.
+    paper = {"doc2atom_s": 2.1, "doc2atom_gb": 13.43}
+    costs = {"runs": {"gemma": {"targets": [], "parts": parts, "paper": paper}}}
+    (tmp_path / "efficiency.json").write_text(json.dumps(costs), "utf-8")
+    write_report(tmp_path)
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert table(text, "gemma: compiling a document") == [
+        ["invented", "doc2atom", "6", "1.0734", "1.0500", "1.2537", "9.3"],
+        ["invented", "of which encoder", "6", "1.0734", "1.0500", "1.2537", ""],
+        ["paper, one A100", "doc2atom", "", "2.10", "", "", "12,808"],
+    ]
+    assert table(text, "gemma: questions to a growing bank") == [["100,000", "1050", "1254", "1.05", "54", "used"]]
+    assert table(text, "gemma: generation")[1] == ["adapter", "39", "34", "2.9"]
+    assert "Product: lancedb is not installed here." in text
 
 
 def test_the_summary_on_disk_is_what_is_returned(tmp_path):
