@@ -49,6 +49,8 @@ class D2LConfig:
         rank: Of a chunk's LoRA, and of the document-independent one.
         max_chunk_tokens: Longer documents are cut into equal chunks.
         target_module: Linear layer of every decoder layer that carries the LoRA.
+        as_released: With what the authors' code has beyond their description: biases in the heads' MLPs and a norm of
+            the Perceiver's output. Their weights need both.
     """
 
     width: int = 512
@@ -61,6 +63,7 @@ class D2LConfig:
     rank: int = 8
     max_chunk_tokens: int = 512
     target_module: str = "down_proj"
+    as_released: bool = False
 
     def __post_init__(self) -> None:
         for f in (f for f in fields(self) if f.type == "int"):
@@ -104,14 +107,21 @@ class LayerHeads(nn.Module):
 
         self.up_LDE = weight(width, inner, std=width**-0.5)
         self.down_LED = weight(inner, width, std=inner**-0.5)
+        for name, size in (("up_bias_LE", inner), ("down_bias_LD", width)):
+            zeros = torch.zeros(num_layers, size)
+            if config.as_released:
+                self.register_parameter(name, nn.Parameter(zeros))
+            else:
+                self.register_buffer(name, zeros, persistent=False)
         self.norms_2LD = nn.Parameter(torch.ones(2, num_layers, width))
         self.shifts_2LD = nn.Parameter(torch.zeros(2, num_layers, width))
         self.out_LDF = weight(width, d_out, std=0.5 / math.sqrt(width + config.rank * d_out))
 
     def forward(self, x_NLRD: Tensor, layers: slice) -> Tensor:
         """Return `[N, L, R, I + O]` for the decoder layers `layers`, which the input's second dimension holds."""
-        inner = F.silu(torch.einsum("nlrd,lde->nlre", self._norm(0, x_NLRD, layers), self.up_LDE[layers]))
-        update = torch.einsum("nlre,led->nlrd", inner, self.down_LED[layers])
+        up_NLRE = torch.einsum("nlrd,lde->nlre", self._norm(0, x_NLRD, layers), self.up_LDE[layers])
+        inner_NLRE = F.silu(up_NLRE + self.up_bias_LE[layers, None])
+        update = torch.einsum("nlre,led->nlrd", inner_NLRE, self.down_LED[layers]) + self.down_bias_LD[layers, None]
         direction_NLRD = F.normalize(x_NLRD + self._norm(1, update, layers), dim=-1)
         return torch.einsum("nlrd,ldf->nlrf", direction_NLRD, self.out_LDF[layers])
 
@@ -153,6 +163,7 @@ class HyperLora(nn.Module):
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             expansion=config.expansion,
+            norms_output=config.as_released,
         )
         number, rank = len(sites), config.rank
         self.heads = LayerHeads(config, number, self.d_in + self.d_out)

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 class RMSNorm(nn.RMSNorm):
     """Root-mean-square norm in the dtype of its input, whatever that of its weight; mixed, torch has no fast form."""
 
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=1e-6)
+
     def forward(self, x: Tensor) -> Tensor:
         """Norm the last dimension."""
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
@@ -80,10 +83,18 @@ class Perceiver(nn.Module):
         num_latents: Latents, which start at N(0, 1).
         num_queries: Output vectors a sequence.
         num_encoder_blocks: Blocks, with weights of their own, in which the latents read the sequence.
+        norms_output: The output is normed once more.
     """
 
     def __init__(
-        self, width: int, *, num_latents: int, num_queries: int, num_encoder_blocks: int, **block: int
+        self,
+        width: int,
+        *,
+        num_latents: int,
+        num_queries: int,
+        num_encoder_blocks: int,
+        norms_output: bool = False,
+        **block: int,
     ) -> None:
         super().__init__()
         self.latents_QD = nn.Parameter(torch.randn(num_latents, width))
@@ -91,6 +102,7 @@ class Perceiver(nn.Module):
         self.encoder = nn.ModuleList(CrossAttentionBlock(width, **block) for _ in range(num_encoder_blocks))
         self.encoder_norm = RMSNorm(width)
         self.decoder = CrossAttentionBlock(width, **block)
+        self.decoder_norm = RMSNorm(width) if norms_output else nn.Identity()
 
     def forward(self, context_NTD: Tensor, mask_NT: Tensor) -> Tensor:
         """Return `[N, num_queries, D]`; padding of the context has no part in it."""
@@ -98,4 +110,4 @@ class Perceiver(nn.Module):
         x_NQD = self.latents_QD.expand(number, -1, -1)
         for block in self.encoder:
             x_NQD = block(x_NQD, context_NTD, mask_NT)
-        return self.decoder(self.queries_QD.expand(number, -1, -1), self.encoder_norm(x_NQD))
+        return self.decoder_norm(self.decoder(self.queries_QD.expand(number, -1, -1), self.encoder_norm(x_NQD)))
