@@ -15,7 +15,7 @@ from models.base import FrozenBase
 from models.prompts import refusal_ids
 from models.router import AnswerabilityGate, gate_features
 from training.bench.bank import SuiteBank
-from training.bench.systems.decoding import batch_tokens, batches, decode
+from training.bench.systems.decoding import batch_limits, batches, decode
 from training.bench.systems.prompts import Prompts
 from training.bench.systems.system import Given, System
 
@@ -60,9 +60,9 @@ class Answerer:
         *,
         max_rows: int | None = None,
     ) -> None:
-        self.base, self.gate, self.prompts, self.max_rows = base, gate, prompts, max_rows
+        self.base, self.gate, self.prompts = base, gate, prompts
         self._refusal = refusal_ids(base.tokenizer)
-        self._max_tokens = batch_tokens(base)
+        self._limits = batch_limits(base, max_rows)
 
     def answer(
         self, system: System, bank: SuiteBank, rows: Sequence[int], *, on_done: Callable[[int], None] = lambda n: None
@@ -81,7 +81,7 @@ class Answerer:
         replies: dict[int, Reply] = {}
         weights = given.weights or [0] * len(rows)
         lengths = [len(p) + w + self.prompts.max_new_tokens for p, w in zip(prompts, weights, strict=True)]
-        for places in batches(lengths, max_tokens=self._max_tokens, max_rows=self.max_rows):
+        for places in batches(lengths, self._limits):
             replies |= self._batch(bank, rows, given, prompts, places)
             on_done(len(places))
         return [replies[place] for place in range(len(rows))]

@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from importlib.metadata import PackageNotFoundError
+from multiprocessing import get_context
 from pathlib import Path
 
 from models.atoms import AnnotationMeta, AnnotationRecord
@@ -22,6 +25,10 @@ from training.datasets.context import Context
 from training.records import DataError, read_records, write_records
 
 logger = logging.getLogger(__name__)
+
+# From about ten seconds of work on, starting processes pays.
+MANY_CHARS = 1_500_000
+CONTEXTS_AT_ONCE = 16
 
 
 def records_root() -> Path:
@@ -40,22 +47,36 @@ def bench_records(contexts: Sequence[Context], *, cache: Path | None = None) -> 
     """
     folder = (cache or records_root()) / contexts_hash(contexts)[:16]
     try:
-        annotator = build_annotator("offline", [], config=AtomizerConfig(), num_probes=0)
+        annotator = _annotator()
     except (ImportError, PackageNotFoundError) as error:
         return _left_by_another_machine(folder, error)
     path = folder / f"{hashlib.sha256(annotator.fingerprint.encode()).hexdigest()[:16]}.jsonl.gz"
     if path.is_file():
         return read_records(path)
-    records = [_record(annotator, context) for context in contexts]
+    records = list(_annotated(contexts))
     scratch = path.with_name(f"{os.getpid()}-{path.name}")
     write_records(scratch, records)
     scratch.replace(path)
     return records
 
 
-def _record(annotator: Annotator, context: Context) -> AnnotationRecord:
+def _annotated(contexts: Sequence[Context]) -> Iterator[AnnotationRecord]:
+    if sum(len(context.text) for context in contexts) < MANY_CHARS:
+        yield from map(_record, contexts)
+        return
+    # Not forked: a fork of a process that has run torch may hang.
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_record, contexts, chunksize=CONTEXTS_AT_ONCE)
+
+
+@cache
+def _annotator() -> Annotator:
+    return build_annotator("offline", [], config=AtomizerConfig(), num_probes=0)
+
+
+def _record(context: Context) -> AnnotationRecord:
     try:
-        return annotator.annotate(context)
+        return _annotator().annotate(context)
     except DiscardedSampleError as error:
         logger.warning("no atoms of %s: %s", context.context_id, error.message)
         meta = AnnotationMeta(annotator="offline", decomposition_status="failed")

@@ -164,6 +164,16 @@ def test_atoms_are_made_once_and_read_from_the_cache(tmp_path, monkeypatch):
         bench_records(contexts[:2], cache=tmp_path)
 
 
+def test_many_texts_are_shared_among_processes(tmp_path, monkeypatch):
+    contexts = small_suite().contexts
+    monkeypatch.setattr(training.bench.records, "MANY_CHARS", 0)
+    monkeypatch.setattr(training.bench.records, "CONTEXTS_AT_ONCE", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    many = bench_records(contexts, cache=tmp_path / "many")
+    monkeypatch.undo()
+    assert many == bench_records(contexts, cache=tmp_path / "few")
+
+
 def test_a_context_without_text_has_no_atoms_and_its_questions_are_asked_all_the_same(base, network):
     suite = small_suite()
     empty = replace(suite.contexts[1], text=" ", questions=())
@@ -184,7 +194,7 @@ def test_without_the_atomizers_packages_the_cache_of_another_machine_serves(tmp_
     def missing(*args, **more):
         raise ModuleNotFoundError("No module named 'sentencex'")
 
-    monkeypatch.setattr(training.bench.records, "build_annotator", missing)
+    monkeypatch.setattr(training.bench.records, "_annotator", missing)
     assert bench_records(contexts, cache=tmp_path) == made
     with pytest.raises(DataError, match=r"No module named 'sentencex'.*Install d2a with its dependencies, or copy"):
         bench_records(contexts, cache=tmp_path / "other")

@@ -5,7 +5,7 @@ from models.injection import attached
 from tests.models.tiny import tiny_base, tiny_network
 from tests.training.bench.worlds import bank_of
 from training.bench.bank import taken
-from training.bench.systems.decoding import batches, decode
+from training.bench.systems.decoding import BatchLimits, batch_limits, batches, decode
 
 PROMPTS = [[5, 9, 11], [7, 8, 30, 31, 12, 9], [40], [5, 6]]
 
@@ -57,16 +57,16 @@ def test_an_answer_stops_at_the_limit_of_tokens():
 
 def test_batches_hold_what_fits_by_tokens_shortest_first():
     # 2 rows of 4 are 8 tokens, 3 of 5 would be 15 > 12; the one of 30 is a batch of its own.
-    assert list(batches([30, 4, 5, 4, 5], max_tokens=12)) == [[1, 3], [2, 4], [0]]
+    assert list(batches([30, 4, 5, 4, 5], BatchLimits(tokens=12))) == [[1, 3], [2, 4], [0]]
 
 
 def test_batches_hold_no_more_rows_than_allowed():
-    assert list(batches([1, 1, 1], max_tokens=100, max_rows=2)) == [[0, 1], [2]]
+    assert list(batches([1, 1, 1], BatchLimits(tokens=100, rows=2))) == [[0, 1], [2]]
 
 
 def test_batches_of_long_rows_are_bounded_by_their_masks():
     # 2^15 tokens squared are half of 2^31, so two rows are all that fit.
-    assert list(batches([2**15] * 3, max_tokens=2**40)) == [[0, 1], [2]]
+    assert list(batches([2**15] * 3, BatchLimits(tokens=2**40))) == [[0, 1], [2]]
 
 
 def test_nothing_stays_attached_to_the_base():
@@ -77,3 +77,9 @@ def test_nothing_stays_attached_to_the_base():
     bank.library.hold(routed)
     decode(base, PROMPTS, bank.library.adapter(routed), refusal=[20], max_new_tokens=4)
     assert decode(base, PROMPTS, None, refusal=[20], max_new_tokens=4) == before
+
+
+def test_plain_attention_holds_scores_of_every_head():
+    # The tiny bases have 4 heads.
+    plain_base, fused_base = tiny_base("gemma2"), tiny_base("llama")
+    assert batch_limits(plain_base).mask_entries * 4 == batch_limits(fused_base).mask_entries == 2**31

@@ -16,10 +16,10 @@ from training.bench.bank import SuiteBank
 from training.bench.systems.memory import atom_texts
 from training.bench.systems.system import Given
 
-# Keys and values of a token take about as much memory as this share of the LoRA that its chunk becomes.
-CHUNK_RANKS_A_TOKEN = 8
-# Chunks whose states fit for all layers at once; more are read layer by layer, with equal results.
-MAX_CHUNKS_AT_ONCE = 32
+# For so many characters a document's LoRA and the states behind it take at most the memory of a token in a prompt.
+CHARS_A_TOKEN = 8
+# Longer documents together are read layer by layer, with equal results, for their states would not fit.
+MAX_CHARS_AT_ONCE = 65536
 
 
 class Reader:
@@ -55,13 +55,13 @@ class DocToLora:
         return Given(
             texts=[None] * len(rows),
             adapter=partial(self._adapter, texts),
-            weights=[len(text) // CHUNK_RANKS_A_TOKEN for text in texts],
+            weights=[len(text) // CHARS_A_TOKEN for text in texts],
         )
 
     @torch.no_grad()
     def _adapter(self, texts: Sequence[str], places: Sequence[int]) -> ComposedAdapter:
         distinct = list(dict.fromkeys(texts[place] for place in places))
         row = [distinct.index(texts[place]) for place in places]
-        long = sum(map(len, distinct)) > MAX_CHUNKS_AT_ONCE * self.hyper.config.max_chunk_tokens
+        long = sum(map(len, distinct)) > MAX_CHARS_AT_ONCE
         adapter = internalize(self.base, self.hyper, distinct, layers_at_once=1 if long else None)
         return ComposedAdapter(lora={site: (a[row], b[row]) for site, (a, b) in adapter.lora.items()})

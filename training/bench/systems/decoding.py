@@ -6,7 +6,7 @@ The answers are those of `models.generation`; what is added is that rows leave t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,22 +22,45 @@ COMPACT_SHARE = 0.75
 CPU_BATCH_TOKENS = 16384
 # Share of a GPU's memory for the keys and values of a batch; activations and logits take about as much again.
 GPU_SHARE = 0.15
-# Attention masks of a batch, L x L a row.
+# Attention masks of a batch, L x L a row; plain attention holds scores of that size for every head.
 MAX_MASK_ENTRIES = 2**31
 
 
-def batch_tokens(base: FrozenBase) -> int:
-    """Return how many tokens, padding included, a batch may hold on the base's device."""
-    if base.device.type != "cuda":
-        return CPU_BATCH_TOKENS
+@dataclass(frozen=True, kw_only=True)
+class BatchLimits:
+    """What a batch may hold.
+
+    Args:
+        tokens: Padding included.
+        mask_entries: Of all rows, each as many as its tokens squared.
+        rows: None for any number.
+    """
+
+    tokens: int
+    mask_entries: int = MAX_MASK_ENTRIES
+    rows: int | None = None
+
+    def allow(self, num_rows: int, length: int) -> bool:
+        """Return whether so many rows of so many tokens fit."""
+        fits = num_rows * length <= self.tokens and num_rows * length**2 <= self.mask_entries
+        return fits and (self.rows is None or num_rows <= self.rows)
+
+
+def batch_limits(base: FrozenBase, rows: int | None = None) -> BatchLimits:
+    """Return what a batch may hold on the base's device, by all of its memory and not by what is free just now."""
     config = base.model.config
+    heads = config.num_attention_heads if base.attention == "eager" else 1
+    entries = MAX_MASK_ENTRIES // heads
+    if base.device.type != "cuda":
+        return BatchLimits(tokens=CPU_BATCH_TOKENS, mask_entries=entries, rows=rows)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    token_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * base.dtype.itemsize
-    token_bytes += 4 * config.intermediate_size * base.dtype.itemsize
-    return int(GPU_SHARE * torch.cuda.get_device_properties(base.device).total_memory / token_bytes)
+    values = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim + 4 * config.intermediate_size
+    memory = torch.cuda.get_device_properties(base.device).total_memory
+    tokens = int(GPU_SHARE * memory / (values * base.dtype.itemsize))
+    return BatchLimits(tokens=tokens, mask_entries=entries, rows=rows)
 
 
-def batches(lengths: Sequence[int], *, max_tokens: int, max_rows: int | None = None) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], limits: BatchLimits) -> Iterator[list[int]]:
     """Yield places in batches of similar length, short ones first; a place that is too long alone is a batch.
 
     Args:
@@ -45,9 +68,7 @@ def batches(lengths: Sequence[int], *, max_tokens: int, max_rows: int | None = N
     """
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        rows, length = len(batch) + 1, lengths[place]
-        fits = rows * length <= max_tokens and rows * length**2 <= MAX_MASK_ENTRIES and rows <= (max_rows or rows)
-        if batch and not fits:
+        if batch and not limits.allow(len(batch) + 1, lengths[place]):
             yield batch
             batch = []
         batch.append(place)

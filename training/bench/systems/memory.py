@@ -17,8 +17,6 @@ from training.library import RoutedAsks
 
 # Atoms below this weight add nothing to the memory, and none of their words to a prompt.
 CONTEXT_WEIGHT = 0.01
-# About what a micro-LoRA and some atoms' slots take beside the keys and values of a prompt.
-ADAPTER_TOKENS = 256
 
 
 class Memory:
@@ -55,7 +53,8 @@ class Memory:
             adapter=partial(self._adapter, bank, routed),
             routed=None if self.routing == "strange" else routed,
             gated=own,
-            weights=[ADAPTER_TOKENS] * len(rows),
+            # Slots of an atom take about as much memory as that many tokens of a prompt.
+            weights=[bank.top_k * bank.library.network.spec.max_atom_tokens] * len(rows),
         )
 
     def _texts(self, bank: SuiteBank, rows: Sequence[int], routed: RoutedAsks) -> list[str | None]:
