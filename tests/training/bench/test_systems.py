@@ -119,7 +119,7 @@ def test_gold_atoms_are_given_without_routing(base, network, bank):
     same(given.adapter([2]), bank.library.adapter(taken(bank.route_gold(ROWS), [2])))
 
 
-def saved(folder, base, system, reads):
+def saved(folder, base, system, reads, **training):
     if system == "d2l":
         config = D2LConfig(width=16, num_encoder_blocks=1, num_heads=4, num_kv_heads=2, head_dim=4, max_chunk_tokens=64)
         module, shape = HyperLora.over(base, config), config.to_dict()
@@ -129,7 +129,7 @@ def saved(folder, base, system, reads):
         for b in module.b_1OR:
             torch.nn.init.normal_(b)
     meta = BaselineMeta(
-        system=system, preset="tiny", base_fingerprint=base.fingerprint(), shape=shape, reads=reads, training={}
+        system=system, preset="tiny", base_fingerprint=base.fingerprint(), shape=shape, reads=reads, training=training
     )
     save_baseline(folder, module, meta)
     return folder
@@ -165,6 +165,14 @@ def test_a_checkpoint_of_another_kind_is_refused(base, network, tmp_path):
     folder = saved(tmp_path, base, "reader", "document")
     with pytest.raises(CheckpointError, match=r"a reader that reads document, tuned.atoms needs a reader"):
         built("tuned+atoms", base, network, folder)
+
+
+def test_only_the_converted_release_stands_for_the_official_checkpoint(base, bank, tmp_path):
+    ours = saved(tmp_path / "ours", base, "d2l", "raw")
+    with pytest.raises(CheckpointError, match=r"is no converted release.*models.baselines.release"):
+        built("d2l-ckpt", base, None, ours)
+    released = saved(tmp_path / "released", base, "d2l", "raw", release={})
+    assert built("d2l-ckpt", base, None, released).give(bank, ROWS).texts == [None] * 5
 
 
 def test_a_registered_baseline_is_found_without_its_path(base, network, tmp_path, monkeypatch):

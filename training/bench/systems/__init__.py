@@ -92,7 +92,7 @@ def build_system(
     if name in _TRAINED:
         return _trained(name, base, preset, checkpoint)
     if name == "d2l-ckpt":
-        return _released(name, base, checkpoint)
+        return _released(name, base, preset, checkpoint)
     return {"no-context": NoContext, "base+ctx": WholeDocument}[name](name), None
 
 
@@ -118,14 +118,16 @@ def _trained(name: str, base: FrozenBase, preset: str, checkpoint: Path | None) 
     return Reader(name, module, text=reads or "none"), meta
 
 
-def _released(name: str, base: FrozenBase, checkpoint: Path | None) -> tuple[System, BaselineMeta]:
-    """Load the official release of Doc-to-LoRA, converted to our format once."""
-    if checkpoint is None:
+def _released(name: str, base: FrozenBase, preset: str, checkpoint: Path | None) -> tuple[System, BaselineMeta]:
+    """Load the official release of Doc-to-LoRA, which `models.baselines.release` has converted."""
+    convert = f"python -m models.baselines.release pytorch_model.bin --model {preset} --out FOLDER"
+    folder = checkpoint or data_root() / "baselines" / preset / name
+    if checkpoint is None and not folder.is_dir():
         raise CheckpointError(
             "the official release of Doc-to-LoRA is not here, and nothing is downloaded",
-            hint=f"Convert its pickle with `python -m models.baselines.release`, then pass `--baseline {name}=FOLDER`",
+            hint=f"Convert it with `{convert}`, then pass `--baseline {name}=FOLDER`",
         )
-    module, meta = load_baseline(checkpoint, base)
-    if meta.system != "d2l":
-        raise CheckpointError(f"{checkpoint} is a {meta.system}, {name} needs the converted release of Doc-to-LoRA")
+    module, meta = load_baseline(folder, base)
+    if meta.system != "d2l" or "release" not in meta.training:
+        raise CheckpointError(f"{folder} is no converted release of Doc-to-LoRA", hint=f"Convert it with `{convert}`")
     return DocToLora(name, base, module, form="raw"), meta
