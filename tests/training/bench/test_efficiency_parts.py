@@ -17,7 +17,14 @@ from models.router import AnswerabilityGate
 from tests.models.tiny import tiny_base, tiny_network, tiny_spec
 from training.bench.efficiency import questions
 from training.bench.efficiency.compiling import batched_bytes, compile_part, compile_passage, d2l_part
-from training.bench.efficiency.generating import EVERYTHING, NOTHING, generation_part, ops_of_a_token, variants
+from training.bench.efficiency.generating import (
+    EVERYTHING,
+    NOTHING,
+    CountOps,
+    generation_part,
+    ops_of_a_token,
+    variants,
+)
 from training.bench.efficiency.meters import Meter
 from training.bench.efficiency.product import product_part
 from training.bench.efficiency.questions import AskedBank, KeyBlocks, never_ending, questions_part, rows_of
@@ -245,3 +252,11 @@ def test_the_product_is_measured_over_a_bank_on_disk(monkeypatch):
     assert len(short["banks"]) == 1 and short["left_out"].startswith("90 atoms and more")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert product_part(subject_of(), request_of(), Meter(CPU)) == {"left_out": "lancedb is not installed here"}
+
+
+def test_only_operations_that_make_new_values_are_counted():
+    x = torch.ones(2, 3, 4)
+    with CountOps() as ops:
+        y = x.transpose(1, 2) @ x  # two batched products in one operation, and what is done around it only looks
+        z = y.view(2, 16)[:, 3]
+    assert ops.count == 1 and z.tolist() == [3.0, 3.0]

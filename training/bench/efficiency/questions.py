@@ -35,6 +35,7 @@ ATOM_WORDS, QUESTION_WORDS = 18, 8
 NUM_QUESTIONS = 16
 CUDA_NEW_TOKENS, CPU_NEW_TOKENS = 32, 16
 SEED = 0
+KEYS_ARE = "in blocks on the base's device, not in a bank on the disk, which the part `product` measures"
 
 
 class KeyBlocks:
@@ -91,6 +92,26 @@ def word_index(num_rows: int) -> WordIndex:
     texts = [words(ATOM_WORDS, rng) for _ in range(num_rows)]
     begin = time.perf_counter()
     return WordIndex(index=LexicalIndex.build(texts), build_s=time.perf_counter() - begin)
+
+
+@dataclass(kw_only=True)
+class WordIndices:
+    """Word indices of growing size, as long as the next should not take longer to build than is allowed."""
+
+    limit_s: float
+    are_used: bool
+    row_s: float = 0.0
+
+    def of(self, num_rows: int) -> tuple[LexicalIndex | None, dict[str, Any]]:
+        """Return the index of so many atoms, where there is one, and what to tell of it."""
+        if not self.are_used:
+            return None, {"words": "not used"}
+        expected_s = self.row_s * num_rows
+        if expected_s > self.limit_s:
+            return None, {"words": f"left out: building the index would take about {expected_s:.0f} s"}
+        made = word_index(num_rows)
+        self.row_s = made.build_s / num_rows
+        return made.index, {"words": "used", "index_build_s": round(made.build_s, 2)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,30 +202,17 @@ def questions_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -
     atoms, shard = few_atoms(request, subject)
     budget_s = request.share_s("questions") / max(1, len(request.bank_sizes))
     new_tokens, rows = new_tokens_of(request, subject), []
-    last_s = 0.0
+    indices = WordIndices(limit_s=request.index_budget_s, are_used=subject.spec.router.lexical)
     for num_atoms in request.bank_sizes:
+        index, told = indices.of(num_atoms)
         keys = KeyBlocks.invented(num_atoms, subject.spec.d_key, subject.base.device)
-        row: dict[str, Any] = {"num_atoms": num_atoms, "keys_mib": round(keys.num_bytes / MIB, 2), "words": "not used"}
-        index, expected_s = None, last_s * num_atoms / max(1, row_before(rows, num_atoms))
-        if subject.spec.router.lexical and expected_s > request.index_budget_s:
-            row["words"] = f"left out: building the index would take about {expected_s:.0f} s"
-            last_s = expected_s
-        elif subject.spec.router.lexical:
-            made = word_index(num_atoms)
-            index, last_s = made.index, made.build_s
-            row |= {"words": "used", "index_build_s": round(made.build_s, 2)}
         bank = AskedBank(engine=subject.engine, keys=keys, index=index, atoms=atoms, shard=shard)
         routing = [partial(bank.route, q, meter) for q in asked]
         answers = [partial(bank.ask, q, meter, new_tokens=new_tokens) for q in asked]
-        row["routing"] = summary(meter.repeat(routing, budget_s=0.3 * budget_s, least=10, most=100))
-        row["question"] = summary(
-            meter.repeat(answers, budget_s=0.7 * budget_s, least=2, most=NUM_QUESTIONS, warm_up=not rows)
-        )
-        rows.append(row)
-        del bank, keys, routing, answers
-    return {"new_tokens": new_tokens, "keys": "on the device, in blocks", "banks": rows}
-
-
-def row_before(rows: Sequence[Mapping[str, Any]], num_atoms: int) -> int:
-    """Return the size of the bank before, that of the next one where there is none."""
-    return rows[-1]["num_atoms"] if rows else num_atoms
+        routed = meter.repeat(routing, budget_s=0.3 * budget_s, least=10, most=100)
+        most, warm_up = NUM_QUESTIONS, 0 if rows else 1
+        answered = meter.repeat(answers, budget_s=0.7 * budget_s, least=2, most=most, warm_up=warm_up)
+        facts = {"num_atoms": num_atoms, "keys_mib": round(keys.num_bytes / MIB, 2), **told}
+        rows.append({**facts, "routing": summary(routed), "question": summary(answered)})
+        del bank, keys, routing, answers  # before the next keys are made
+    return {"new_tokens": new_tokens, "keys": KEYS_ARE, "banks": rows}
