@@ -80,6 +80,8 @@ class MemoryCompiler(nn.Module):
             Factors that equal the weighted sum of the atoms' own factors.
         """
         shape, rank = latent_XZ.shape[:-1], self.spec.rank
+        if self.spec.lora == "static":
+            latent_XZ = torch.zeros_like(latent_XZ)
 
         def apply(head: nn.Linear) -> Tensor:
             bias = head.bias if total_X is None else total_X[..., None] * head.bias

@@ -82,6 +82,8 @@ class MemorySpec:
         d_latent: Width of what the micro-LoRA and mask heads read.
         gate: `factors` multiplies A and B by the sparse gate, as published; `update` multiplies B alone.
         composition: `linear` sums factors, as published; `concat` sums updates exactly, at rank K * r.
+        lora: `atom` for a micro-LoRA of each atom's own; `static` for one that all atoms share, the control that tells
+            what their own adds.
         target_modules: Linear layers that carry a micro-LoRA, by the last part of their name.
     """
 
@@ -95,6 +97,7 @@ class MemorySpec:
     alpha: float = 16.0
     gate: str = "factors"
     composition: str = "linear"
+    lora: str = "atom"
     max_atom_tokens: int = 96
     target_modules: tuple[str, ...] = ("q_proj", "v_proj", "o_proj", "down_proj")
     kv: KVSpec = field(default_factory=KVSpec)
@@ -104,6 +107,7 @@ class MemorySpec:
         _choice("memory", "recipe", self.recipe, RECIPES)
         _choice("memory", "gate", self.gate, ("factors", "update"))
         _choice("memory", "composition", self.composition, ("linear", "concat"))
+        _choice("memory", "lora", self.lora, ("atom", "static"))
         _check_fields("memory", self)
 
     @classmethod

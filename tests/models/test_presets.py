@@ -71,6 +71,7 @@ def test_the_paper_recipe_carries_the_published_table(name: str) -> None:
         "alpha": 16.0,
         "gate": "factors",  # Method: "composed factors are element-wise multiplied by the aggregated sparse gate"
         "composition": "linear",  # equation 1
+        "lora": "atom",
         "max_atom_tokens": 96,  # "atom texts truncated to 96 tokens"
         "target_modules": ["q_proj", "v_proj", "o_proj", "down_proj"],
         # Optional in the paper, and not said to be on.
