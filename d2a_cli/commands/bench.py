@@ -203,8 +203,10 @@ def _plan(suites: Sequence[str], systems: Sequence[str]) -> _Plan:
     from training.bench.systems import DEFAULT_SYSTEMS, SYSTEMS
 
     for name in suites:
+        whole, is_refusal = name.removeprefix("refusal/"), name.startswith("refusal/")
         # A command that was mistyped arrives here as the first suite.
-        _require_known("suite", name.removeprefix("refusal/"), (*SUITES, *GROUPS, *SPECIAL), also=("compare", "report"))
+        also = () if is_refusal else ("compare", "report")
+        _require_known("suite", whole, (*SUITES, *GROUPS, *(() if is_refusal else SPECIAL)), also=also)
     for name in systems:
         _require_known("system", name, (*SYSTEMS, "all"))
     asked = [n for n in suites if n not in ("efficiency", "context")]

@@ -128,6 +128,7 @@ def test_all_systems_are_asked_for_by_one_word(d2a: Run, requests: list[Any]) ->
         (["sqaud"], "error: unknown suite 'sqaud'. Did you mean 'squad'"),
         (["longbench/hotpot"], "error: unknown suite 'longbench/hotpot'. Did you mean 'longbench/hotpotqa'"),
         (["compre", "a", "b"], "error: unknown suite 'compre'. Did you mean 'compare'?"),
+        (["refusal/context"], "error: unknown suite 'context'. Known: squad, "),
         (["squad", "--systems", "doc2atoms"], "error: unknown system 'doc2atoms'. Did you mean 'doc2atom'"),
         (["squad", "--baseline", "d2l-raw"], "error: --baseline must be SYSTEM=PATH, got 'd2l-raw'"),
         (["squad", "--baseline", "d2l=x"], "error: unknown system 'd2l'"),
