@@ -63,7 +63,7 @@ def write_report(folder: Path) -> dict[str, Any]:
 def tables(results: Results, summary: Mapping[str, Any]) -> Iterator[Table]:
     """Yield the tables of a run in the order of reading."""
     for name, suite in summary["suites"].items():
-        yield scores_table(name, suite, summary["unavailable"])
+        yield scores_table(name, suite, results.header.get("systems", {}))
         for more in (types_table(name, suite), routing_table(name, suite)):
             if more:
                 yield more

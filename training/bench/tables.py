@@ -47,19 +47,24 @@ def paper_cells(suite: str, system: str, score: str = "f1") -> list[str]:
     return ["" if value is None else f"{100 * value:.2f}" for value in found]
 
 
-def scores_table(name: str, suite: Mapping[str, Any], unavailable: Mapping[str, str]) -> Table:
-    """Return the scores of all systems on a suite; the paper's systems keep their row where they have no scores."""
+def scores_table(name: str, suite: Mapping[str, Any], systems: Mapping[str, Any]) -> Table:
+    """Return the scores of all systems on a suite; the paper's systems keep their row where they have no scores.
+
+    Args:
+        systems: What the header says of each.
+    """
     rows = []
     for system, facts in suite["systems"].items():
         figures = [percent(facts.get(name)) for name in ("rouge_l", "em", "official", "gate_off_f1", "gate_refuses")]
         counts = [str(facts["n"]), str(facts["num_errors"])]
         f1 = with_interval(facts["f1"], facts["f1_interval"])
         rows.append([system, f1, *figures, *counts, facts["domain"], *paper_cells(name, system)])
-    others = [s for s in dict.fromkeys((*unavailable, *PAPER_SYSTEMS)) if s not in suite["systems"]]
+    others = [system for system in dict.fromkeys((*systems, *PAPER_SYSTEMS)) if system not in suite["systems"]]
     for system in others:
         paper = paper_cells(name, system)
-        if system in unavailable or any(paper):
-            why = "could not run" if system in unavailable else "not asked"
+        if system in systems or any(paper):
+            status = systems.get(system, {"status": "not asked"})["status"]
+            why = {"unavailable": "could not run", "ok": "to come"}.get(status, status)
             rows.append([system, why, *[""] * 8, *paper])
     ours = ["system", "F1 [95 %]", "ROUGE-L", "EM", f"official: {suite['metric']}", "F1, gate off", "gate refuses"]
     ours += ["n", "failed", "trained on"]

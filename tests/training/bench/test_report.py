@@ -77,6 +77,13 @@ def test_scores_stand_beside_the_papers_and_missing_systems_keep_their_row(tmp_p
     assert ["d2l-ckpt", "the release is not here"] in table(text, "Could not run")
 
 
+def test_a_system_that_an_interrupted_run_has_not_come_to_keeps_its_row(tmp_path):
+    systems = {**HEADER["systems"], "base+ctx": {"status": "ok", "domain": {}}}
+    text = page(tmp_path, ROWS, systems=systems)
+    said = {row[0]: row[1] for row in table(text, "squad, subset, n = 2")}
+    assert said["base+ctx"] == "to come" and "- **unfinished**: 2 rows are still to come" in text
+
+
 def test_rows_that_failed_are_counted_and_said(tmp_path):
     failed = row("b", 0.0, prediction="", error="out of memory")
     text = page(tmp_path, [ROWS[0], failed])
