@@ -200,13 +200,14 @@ def _plan(suites: Sequence[str], systems: Sequence[str]) -> _Plan:
         UsageError: A name is unknown; the message names close matches.
     """
     from training.bench.suites import GROUPS, SUITES
-    from training.bench.systems import DEFAULT_SYSTEMS, SYSTEMS
 
     for name in suites:
         whole, is_refusal = name.removeprefix("refusal/"), name.startswith("refusal/")
         # A command that was mistyped arrives here as the first suite.
         also = () if is_refusal else ("compare", "report")
         _require_known("suite", whole, (*SUITES, *GROUPS, *(() if is_refusal else SPECIAL)), also=also)
+    from training.bench.systems import DEFAULT_SYSTEMS, SYSTEMS  # loads torch: a mistyped suite need not wait for it
+
     for name in systems:
         _require_known("system", name, (*SYSTEMS, "all"))
     asked = [n for n in suites if n not in ("efficiency", "context")]

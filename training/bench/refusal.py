@@ -90,11 +90,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "n": {kind: len(found) for kind, found in by_kind.items()},
         "refusers": {name: _of_refuser(name, by_kind) for name in refusers},
-        "auroc": {
-            signal: {kind: auroc(_read(by_kind[ANSWERABLE], read), _read(by_kind[kind], read)) for kind in kinds}
-            for signal, read in SIGNALS.items()
-            if _read(by_kind[ANSWERABLE], read)
-        },
+        "auroc": {signal: found for signal, read in SIGNALS.items() if (found := _areas(by_kind, read))},
         **({"aurc": area(curve)} if curve else {}),
     }
 
@@ -113,6 +109,13 @@ def _of_refuser(name: str, by_kind: Mapping[str, Sequence[Row]]) -> dict[str, An
         found |= {"answerable_f1": fmean(answered), "answerable_interval": bootstrap_interval(answered)}
         found["false_refusals"] = fmean(false)
     return found
+
+
+def _areas(by_kind: Mapping[str, Sequence[Row]], read: Callable[[Row], float | None]) -> dict[str, float]:
+    """Return the AUROC of a signal by kind, where both sides have it."""
+    signal = {kind: _read(rows, read) for kind, rows in by_kind.items()}
+    sure = signal.pop(ANSWERABLE)
+    return {kind: auroc(sure, values) for kind, values in signal.items() if sure and values}
 
 
 # How sure a system is that it can answer, by where it says so; higher is surer.

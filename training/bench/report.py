@@ -15,7 +15,7 @@ from training.bench.charts import draw
 from training.bench.compare import compare_systems
 from training.bench.cost_tables import cost_tables, targets_table
 from training.bench.results import Results, read_results
-from training.bench.summary import summarize
+from training.bench.summary import is_refusal_suite, summarize
 from training.bench.tables import (
     Table,
     auroc_table,
@@ -94,9 +94,9 @@ def _in_context(results: Results) -> Table | None:
     if not set(IN_CONTEXT) <= set(results.systems):
         return None
     before, after = IN_CONTEXT
-    return comparison_table(
-        "The memory beside the document, F1", compare_systems(results, before, after), a=before, b=after
-    )
+    found = [row for row in compare_systems(results, before, after) if not is_refusal_suite(row.suite)]
+    title = "The memory beside the document, F1"
+    return comparison_table(title, found, a=before, b=after) if found else None
 
 
 def markdown(table: Table) -> list[str]:

@@ -107,3 +107,8 @@ def test_a_row_that_failed_is_no_refusal_and_has_no_confidence():
     both = found["refusers"]["both"]
     assert (both["refusal_f1"], both["false_refusals"], both["answerable_f1"]) == (0.0, 0.0, 0.5)
     assert found["auroc"]["gate"] == {"probe": 1.0} and not math.isnan(found["aurc"])
+
+
+def test_a_kind_of_which_every_row_failed_has_no_auroc():
+    rows = [row("a", 1.0, answerability=0.9), row("u", 0.0, prediction="", error="out of memory", kind="probe")]
+    assert summarize(rows)["auroc"] == {}

@@ -131,6 +131,7 @@ def test_refusal_tells_the_refusers_apart_and_stands_beside_the_papers(tmp_path)
 
 def test_the_memory_beside_the_document_is_a_paired_difference(tmp_path):
     rows = [row("a", 0.5, system="base+ctx"), row("a", 1.0, system="doc2atom+ctx")]
+    rows += [row("a", 1.0, system=system, suite="refusal/squad") for system in ("base+ctx", "doc2atom+ctx")]
     [found] = table(page(tmp_path, rows), "The memory beside the document, F1")
     assert found[2:] == ["1", "50.0", "100.0", "+50.0 [+50.0, +50.0]", "better", "0"]
 
