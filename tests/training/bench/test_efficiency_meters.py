@@ -48,6 +48,8 @@ def test_parts_of_a_call_add_up_and_what_is_outside_of_them_counts_for_the_whole
     reading = meter.once(call)
     assert reading.parts == pytest.approx({"encoder": 0.5, "compiler": 0.1})
     assert reading.seconds == pytest.approx(0.65)
+    call()  # a call that nobody measures, as one that warms up, adds nothing to what was measured before
+    assert reading.parts == pytest.approx({"encoder": 0.5, "compiler": 0.1})
     assert meter.once(lambda: clock.go(1.0)).parts == {}
 
 

@@ -202,7 +202,7 @@ def test_generation_is_compared_by_kinds_of_adapter(spec_name):
     found = generation_part(subject, request_of(), Meter(CPU))
     kinds = found["kinds"]
     assert ("micro-KV alone" in kinds) == (spec_name != "paper")
-    assert all(figures["n"] == 2 and figures["ops_a_token"] > 0 for figures in kinds.values())
+    assert all(figures["n"] == 3 and figures["ops_a_token"] > 0 for figures in kinds.values())
     assert kinds[EVERYTHING]["ops_a_token"] > kinds[NOTHING]["ops_a_token"]
     low, high = found["overhead_range"]
     assert low <= found["overhead"] == found["overhead_of"][EVERYTHING] <= high

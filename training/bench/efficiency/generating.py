@@ -59,7 +59,7 @@ def generation_part(subject: Subject, request: EfficiencyRequest, meter: Meter) 
     readings = meter.repeat(
         calls,
         budget_s=request.share_s("generation"),
-        least=2 * len(kinds),
+        least=3 * len(kinds),
         most=12 * len(kinds),
         warm_up=len(kinds),
     )

@@ -148,7 +148,7 @@ class Meter:
         begin = self.now()
         action()
         seconds = self.now() - begin
-        return Reading(seconds=seconds, parts=self._parts, added_bytes=self.memory.added_bytes())
+        return Reading(seconds=seconds, parts=dict(self._parts), added_bytes=self.memory.added_bytes())
 
     def repeat(
         self,
