@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,20 +92,33 @@ def run_bench(request: BenchRequest, on_event: Emit) -> Path:
 
 
 def load_suites(request: BenchRequest) -> list[Suite]:
-    """Load the suites of a request, each refusal suite behind the one that it is made of."""
-    from training.bench.refusal_samples import refusal
+    """Load the suites of a request, each refusal suite behind the one that it is made of.
+
+    The limit of a refusal suite counts answerable questions; those that cannot be answered come on top.
+    """
     from training.bench.suites import load_suite
 
-    def load(name: str) -> list[Suite]:
-        return load_suite(name, request.data, limit=request.limit, seed=request.seed)
-
-    plain = [suite for name in request.suites if not is_refusal_suite(name) for suite in load(name)]
-    refused = [s for name in request.suites if name.startswith(f"{REFUSAL}/") for s in load(name.partition("/")[2])]
+    plain, refused = [name for name in request.suites if not is_refusal_suite(name)], []
     if REFUSAL in request.suites:
-        refused += plain or load("all")
-    found = {suite.name: suite for suite in (*plain, *(refusal(suite, request.seed) for suite in refused))}
+        refused = plain or ["all"]
+    refused = [*refused, *(n.removeprefix(f"{REFUSAL}/") for n in request.suites if n.startswith(f"{REFUSAL}/"))]
+    found: dict[str, Suite] = {}
+    for name in plain:
+        loaded = load_suite(name, request.data, limit=request.limit, seed=request.seed)
+        found |= {suite.name: suite for suite in loaded}
+    for name in refused:
+        loaded = [_refusal(suite, request) for suite in load_suite(name, request.data)]
+        found |= {suite.name: suite for suite in loaded if suite.samples}
     order = [name.removeprefix(f"{REFUSAL}/") for name in found]
     return sorted(found.values(), key=lambda suite: order.index(suite.name.removeprefix(f"{REFUSAL}/")))
+
+
+def _refusal(suite: Suite, request: BenchRequest) -> Suite:
+    from training.bench.refusal_samples import refusal
+    from training.bench.suites.assemble import draw
+
+    answerable = [sample for sample in suite.samples if sample.kind == "answerable"]
+    return refusal(replace(suite, samples=draw(answerable, request.limit, request.seed)), request.seed)
 
 
 class _Run:

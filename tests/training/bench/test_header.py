@@ -65,3 +65,13 @@ def test_refusal_follows_the_suite_that_it_is_made_of(data):
 
 def test_refusal_alone_is_that_of_all_sets(data):
     assert names(data, "refusal") == ["refusal/squad"]
+
+
+def test_the_limit_of_a_refusal_suite_counts_answerable_questions(tmp_path):
+    asked = [(f"no{n}", f"Who left Marn in 190{n}?") for n in range(9)]
+    passage = ("Ilse Kant was born in Marn.", [*asked, ("yes", "Who was born in Marn?", "Ilse Kant")])
+    write(tmp_path / "squad" / "dev-v2.0.json", squad(("Marn", [passage])))
+    request = BenchRequest(suites=("refusal/squad_v2",), data=tmp_path, out=tmp_path / "out", limit=1)
+    [suite] = load_suites(request)
+    assert [(s.kind, s.sample_id) for s in suite.samples if s.kind == "answerable"] == [("answerable", "yes")]
+    assert {s.kind for s in suite.samples} == {"answerable", "human"}
