@@ -47,7 +47,7 @@ def dry_run(request: TrainRequest, *, on_event: Emit = lambda event: None) -> di
     reads = check_system(request.system, request.reads)
     spec, world = config.memory_spec(), World(request.device)
     base = shape_of_base(request, config)  # first, for it may be missing, and making records takes minutes
-    records, files = load_data(request.data, config, on_event, out=request.out)
+    records, files = load_data(request.data, config, on_event, out=request.out, annotation=request.annotation)
     held_out, kept = split_records(records, config)
     check_enough(request.data, held_out, kept)
     # The reranker is frozen and no part of what is counted; with its loss on it would be loaded.

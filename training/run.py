@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.config import TrainConfig, load_config
+from training.corpus import Annotation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,6 +50,7 @@ class TrainRequest:
         resume: `auto` goes on from the newest training state of `out`, `never` starts anew; or the path of one.
         tracker: `tensorboard`, `wandb` or `trackio`, beside the events.
         register: Make the finished checkpoint the one that `ask` and `ingest` use.
+        annotation: How records are made of raw sets.
     """
 
     config: str
@@ -67,6 +69,7 @@ class TrainRequest:
     tracker: str | None = None
     register: bool = False
     overrides: dict[str, Any] = field(default_factory=dict)
+    annotation: Annotation = field(default_factory=Annotation)
 
     def resolved(self) -> TrainConfig:
         """Return the configuration with every override applied."""
@@ -134,7 +137,7 @@ def _train(request: TrainRequest, config: TrainConfig, world: World, emit: Emit,
     from training.sources import check_enough, data_facts, load_data, split_records
 
     with world.main_first():
-        records, files = load_data(request.data, config, emit, out=request.out)
+        records, files = load_data(request.data, config, emit, out=request.out, annotation=request.annotation)
         held_out, kept = split_records(records, config)
         check_enough(request.data, held_out, kept)
         cache = episodes_file(files[0].parent, config, kept)

@@ -16,7 +16,7 @@ from models.atoms import AnnotationRecord
 from training.annotation.filters import usable, within_reach
 from training.batches import MAX_PASSAGE_ATOMS
 from training.config import TrainConfig
-from training.corpus import MANIFEST
+from training.corpus import MANIFEST, Annotation
 from training.datasets.mixture import mix, mixture_shares
 from training.records import DataError, read_records
 
@@ -24,7 +24,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 
 def load_data(
-    data: Path | None, config: TrainConfig, emit: Emit, *, out: Path = Path()
+    data: Path | None, config: TrainConfig, emit: Emit, *, out: Path = Path(), annotation: Annotation | None = None
 ) -> tuple[list[AnnotationRecord], list[Path]]:
     """Read what is usable of some records, mixed as the configuration says; make them first from raw sets.
 
@@ -33,6 +33,7 @@ def load_data(
             the paper's five, from the hub.
         out: Folder of the run; the records of raw sets go into its folder `records`, which later runs may take as
             their `data`.
+        annotation: How the records of raw sets are made; None makes them offline.
 
     Returns:
         The records, and the files that they came from.
@@ -40,17 +41,26 @@ def load_data(
     Raises:
         DataError: No records, and no sets to make them from.
     """
-    files = [] if data is None else record_files(data, config)
-    if not files:
-        from training.corpus import make_records
-
-        make_records(data, out / "records", names=tuple(config.mixture) or None, emit=emit)
-        files = record_files(out / "records", config)
+    files = ensure_records(data, config, emit, out=out, annotation=annotation)
     by_source: dict[str, list[AnnotationRecord]] = {}
     for file in files:
         kept = [within_reach(record, MAX_PASSAGE_ATOMS) for record in map(usable, read_records(file)) if record.atoms]
         by_source.setdefault(file.parent.name, []).extend(kept)
     return mixed(by_source, config), files
+
+
+def ensure_records(
+    data: Path | None, config: TrainConfig, emit: Emit, *, out: Path = Path(), annotation: Annotation | None = None
+) -> list[Path]:
+    """Return the files of records, made first where `data` holds raw sets; the arguments are those of `load_data`."""
+    files = [] if data is None else record_files(data, config)
+    if not files:
+        from training.corpus import make_records
+
+        names = tuple(config.mixture) or None
+        make_records(data, out / "records", names=names, emit=emit, annotation=annotation)
+        files = record_files(out / "records", config)
+    return files
 
 
 def record_files(data: Path, config: TrainConfig) -> list[Path]:

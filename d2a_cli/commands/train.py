@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from d2a_cli import _options, _output, _settings
+from d2a_cli import _cost, _options, _output, _settings
 from d2a_cli._dashboard import OnEvent, event_line, training_progress
 
 
@@ -38,6 +38,10 @@ def train(
     prompt: Annotated[
         Literal["atoms", "document"] | None, typer.Option(help="What --system reader reads; default: atoms.")
     ] = None,
+    annotator: Annotated[
+        Literal["offline", "llm"],
+        typer.Option(help="Who labels raw sets: the answers that they come with, or the configured endpoint."),
+    ] = "offline",
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/CONFIG.")] = None,
     resume: Annotated[
         str, typer.Option(metavar="auto|never|PATH", help="Go on from the newest training state of --out, or another.")
@@ -52,6 +56,7 @@ def train(
         bool, typer.Option("--dry-run", help="Check configuration and data, estimate memory and time, train nothing.")
     ] = False,
     register: Annotated[bool, typer.Option(help="Let ingest and ask use the finished checkpoint from now on.")] = True,
+    yes: _options.Yes = False,
     json: Annotated[bool, typer.Option("--json", help="Write one JSON object an event to stdout.")] = False,
     model: _options.Model = None,
     base: Annotated[Path | None, typer.Option("--base", help="Local folder of the base model.")] = None,
@@ -62,10 +67,14 @@ def train(
     Prints the folder of the checkpoint. On several GPUs: torchrun --nproc_per_node 8 -m d2a_cli.app train …
     """
     from training.config import config_for
+    from training.corpus import Annotation
     from training.run import TrainRequest
     from training.run import train as run_training
 
-    settings = _settings.load({"preset": model, "device": device, "base_path": base}).memory_config()
+    backend = "openai" if annotator == "llm" else "rules"
+    settings = _settings.load(
+        {"preset": model, "device": device, "base_path": base, "atomizer.backend": backend}
+    ).memory_config()
     name = config or config_for(settings.preset)
     request = TrainRequest(
         config=name,
@@ -83,7 +92,25 @@ def train(
         resume=resume,
         tracker=tracker,
         register=register,
+        annotation=Annotation(
+            annotator=annotator,
+            config=settings.atomizer,
+            approve=lambda estimate: _cost.confirm(
+                estimate, "annotating", yes=yes, hint="Add --yes, or use --annotator offline"
+            ),
+        ),
     )
+    if annotator == "llm" and _speaks():
+        from training.sources import ensure_records
+
+        # Before the dashboard: a large job asks for consent.
+        ensure_records(
+            data,
+            request.resolved(),
+            lambda event: _output.note(event_line(event)),
+            out=request.out,
+            annotation=request.annotation,
+        )
     if dry_run:
         _show_estimate(request, json)
         return

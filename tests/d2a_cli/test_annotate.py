@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from d2a_cli import _output
+from models.atomizer import JobEstimate
+from models.config import AtomizerConfig
 from models.errors import AtomizerError
 from training.annotation.offline import OfflineAnnotator
 from training.annotation.shards import read_shards
 
 Run = Callable[..., Any]
-LARGE = SimpleNamespace(num_calls=120, num_input_tokens=90_000, num_output_tokens=60_000, cost_usd=0.125)
+LARGE = JobEstimate(num_calls=120, num_input_tokens=90_000, num_output_tokens=60_000, cost_usd=0.125)
 
 
 @pytest.fixture
@@ -147,3 +148,26 @@ def test_a_server_that_refuses_stops_the_run_with_its_reason(
     monkeypatch.setattr(OfflineAnnotator, "annotate", refused)
     result = d2a("annotate", str(source), "--dataset", "squad", "--out", "records")
     assert (result.exit_code, result.stderr) == (1, "error: the quota is used up. Add credit\n")
+
+
+def test_training_on_raw_sets_with_a_model_as_annotator_previews_the_cost(
+    d2a: Run, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(name: str, contexts: Any, *, config: Any, num_probes: int) -> OfflineAnnotator:
+        assert (name, config.backend) == ("llm", "openai")
+        annotator = OfflineAnnotator(AtomizerConfig(), contexts, num_probes=num_probes)
+        monkeypatch.setattr(annotator, "estimate", lambda contexts: LARGE if contexts else None)
+        return annotator
+
+    monkeypatch.setattr("training.annotation.build_annotator", build)
+    monkeypatch.setattr("training.run.train", lambda request, *, on_event: Path("runs/done"))
+    folder = source.parent / "raw" / "squad"
+    folder.mkdir(parents=True)
+    source.rename(folder / source.name)
+    command = ["train", "--data", str(folder.parent), "--annotator", "llm", "--out", "run"]
+    refused = d2a(*command)
+    assert refused.exit_code == 2, refused.stderr
+    assert "annotating takes about 120 requests: 90000 tokens in, up to 60000 out, about $0.12" in refused.stderr
+    assert not list(Path("run").rglob("*.jsonl"))
+    assert d2a(*command, "--yes").exit_code == 0
+    assert [r.qa_pairs[0].question_id for r in read_shards(Path("run/records/squad"))] == ["q0", "q1", "q2"]

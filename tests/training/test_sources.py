@@ -98,7 +98,7 @@ def test_a_run_over_raw_sets_carries_their_manifest(tmp_path, raw, monkeypatch):
 def test_without_data_the_sources_come_from_the_hub_under_the_runs_folder(tmp_path, monkeypatch):
     asked = []
 
-    def make(data, out, *, names, emit):
+    def make(data, out, *, names, emit, annotation):
         asked.append((data, out, names))
         write_records(out / "squad" / "shard-00000.jsonl", colours(3))
 
