@@ -2,6 +2,7 @@
 
 import json
 
+from training.datasets.manifest import DataManifest
 from training.prepare import DEV_SET, TRAIN_SETS, prepare
 from training.records import read_records
 
@@ -17,7 +18,8 @@ def squad(context, answer):
 
 def test_records_of_all_sets_are_written_without_those_that_overlap_with_the_evaluation_set(tmp_path):
     dev = "Ilse Kant was born in Marn in 1881 and she built the nine bridges there."
-    contents = {name: squad(f"Otter {number} lives in lake Tor.", "lake Tor") for number, name in enumerate(TRAIN_SETS)}
+    names = [name for files in TRAIN_SETS.values() for name in files]
+    contents = {name: squad(f"Otter {number} lives in lake Tor.", "lake Tor") for number, name in enumerate(names)}
     contents["squad/train_subset_b_flat.json"] = [
         {"context": "Hens sleep at night.", "question": "Who sleeps?", "answer": "Hens"},
         {"context": f"We read that {dev}", "question": "Who was born in Marn?", "answer": "Ilse Kant"},
@@ -40,3 +42,10 @@ def test_records_of_all_sets_are_written_without_those_that_overlap_with_the_eva
     }
     assert [r.context for r in held] == [dev] and all(dev not in r.context for r in train)
     assert all(q.gold_atom_ids for r in (*train, *held) for q in r.qa_pairs)
+    manifest = DataManifest.from_dict(json.loads((tmp_path / "out" / "manifest.json").read_text()))
+    assert [(m.name, m.num_contexts, m.num_questions, m.dropped) for m in manifest.sources] == [
+        ("squad", 3, 3, {"overlap": 1}),
+        ("squad_v2", 1, 1, {"overlap": 0}),
+        ("squadshifts", 3, 3, {"overlap": 0}),
+    ]
+    assert [manifest.in_domain(name) for name in ("squad", "ropes")] == ["in-domain", "zero-shot"]
