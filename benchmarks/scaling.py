@@ -26,11 +26,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.synthetic import TINY_MEMORY, DocumentShape, NotAsked, documents, random_base
+from benchmarks.synthetic import DocumentShape, NotAsked, documents
 from benchmarks.training_speed import first_records
 from models.atoms import AnnotationRecord
 from models.base import FrozenBase, load_base
 from models.presets import load_preset
+from training.bench.efficiency.bases import TINY_SPEC, random_base
 from training.build import Builder, Material
 from training.config import TrainConfig, load_config
 from training.curriculum import LOSSES
@@ -103,7 +104,7 @@ def measure(options: argparse.Namespace) -> Figures | None:
     config = load_config(MODEL, recipe=options.recipe)
     config = replace(
         config,
-        memory={name.removeprefix("memory."): n for name, n in TINY_MEMORY.items()} if options.tiny else {},
+        memory=TINY_SPEC if options.tiny else {},
         micro_batch=options.micro_batch,
         max_steps=options.steps,
         max_epochs=10**6,

@@ -30,8 +30,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.synthetic import TINY_MEMORY, DocumentShape, NotAsked, documents, random_base
+from benchmarks.synthetic import DocumentShape, NotAsked, documents
 from models.base import FrozenBase, pick_device
+from training.bench.efficiency.bases import TINY_SPEC, random_base
 from training.build import Builder, Material
 from training.config import TrainConfig, load_config
 from training.loop import Trainer, num_parts
@@ -276,7 +277,7 @@ def main(arguments: list[str] | None = None) -> None:
     shape, held_out = replace(DocumentShape(), longest=options.longest), EVALUATED // 7
     vocabulary = {}
     if options.tiny:
-        overrides = {**TINY_MEMORY, **overrides}
+        overrides = {**{f"memory.{name}": n for name, n in TINY_SPEC.items()}, **overrides}
         shape, held_out, vocabulary = replace(TINY_SHAPE, longest=options.longest), 4, {"num_words": TINY_WORDS}
     torch.set_float32_matmul_precision("high")
     config = load_config(options.model, recipe=options.recipe).with_overrides(overrides)

@@ -6,10 +6,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.synthetic import DocumentShape, base_config, documents, random_base, word_tokenizer
+from benchmarks.synthetic import DocumentShape, documents
 from benchmarks.true_size import Log, fitting, main, schedule, share_of, stage_lengths
 from models.errors import ConfigError
 from models.presets import load_preset
+from training.bench.efficiency.bases import base_config, random_base, word_tokenizer
 from training.config import load_config
 
 

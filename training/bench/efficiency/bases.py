@@ -6,12 +6,14 @@ given number of tokens can be written.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    AutoTokenizer,
     Gemma2Config,
     LlamaConfig,
     PretrainedConfig,
@@ -85,6 +87,8 @@ TINY = {
     "num_key_value_heads": 2,
     "head_dim": 16,
 }
+# A memory that fits the tiny bases.
+TINY_SPEC = {"num_memory_layers": 2, "num_encoder_layers": 3, "d_embed": 24, "d_key": 12, "d_latent": 8, "rank": 4}
 
 
 def base_config(model: str, *, tiny: bool = False) -> PretrainedConfig:
@@ -100,14 +104,26 @@ def base_config(model: str, *, tiny: bool = False) -> PretrainedConfig:
     return kind(**{**shape, **(TINY if tiny else {}), **ids, "tie_word_embeddings": True})
 
 
-def random_base(model: str, device: str, *, tiny: bool = False, seed: int = 0) -> FrozenBase:
-    """Return a base with random weights, made on its device in the type and with the attention of a real one."""
+def random_base(
+    model: str, device: str, *, tokenizer: Path | None = None, tiny: bool = False, seed: int = 0
+) -> FrozenBase:
+    """Return a base with random weights, made on its device in the type and with the attention of a real one.
+
+    Args:
+        tokenizer: Folder of one to use instead of a token a word; its vocabulary must not exceed the base's.
+        seed: Of the weights, which are the same in every process on the same kind of device.
+
+    Raises:
+        ConfigError: An unknown model, or a tokenizer that knows more tokens than the base.
+    """
     torch.manual_seed(seed)
     config = base_config(model, tiny=tiny)
+    words = word_tokenizer(config.vocab_size) if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer)
+    if len(words) > config.vocab_size:
+        raise ConfigError(f"tokenizer: must have at most the base's {config.vocab_size} tokens, got {len(words)}")
     with torch.device(device):
         network = AutoModelForCausalLM.from_config(config, dtype=pick_dtype(device))
-    attention = pick_attention("auto", device, config.model_type)
-    return FrozenBase(network.to(device), word_tokenizer(config.vocab_size), attention=attention)
+    return FrozenBase(network.to(device), words, attention=pick_attention("auto", device, config.model_type))
 
 
 def word_tokenizer(vocab_size: int) -> PreTrainedTokenizerBase:

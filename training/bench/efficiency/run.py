@@ -24,7 +24,8 @@ from training.bench.efficiency.questions import questions_part
 from training.bench.efficiency.request import PARTS, EfficiencyRequest
 from training.bench.efficiency.storing import store_part
 from training.bench.efficiency.subjects import Subject, machine, make_subject
-from training.bench.efficiency.targets import PAPER, judged
+from training.bench.efficiency.targets import judged
+from training.bench.published import COMPILE_COST
 
 FORMAT_VERSION = 1
 Emit = Callable[[dict[str, Any]], None]
@@ -62,7 +63,7 @@ def run_efficiency(request: EfficiencyRequest, on_event: Emit = lambda _: None) 
         "machine": machine(subject.base.device),
         "memory_measure": meter.memory.kind,
         "request": _told(request),
-        "paper": PAPER.get(request.model, {}),
+        "paper": COMPILE_COST.get(request.model, {}),
         "load_s": round(time.perf_counter() - begin, 2),
         "parts": {},
         "targets": [],

@@ -19,13 +19,11 @@ from models.errors import CheckpointError
 from models.network import MemoryNetwork
 from models.presets import MemorySpec, Preset, load_preset
 from models.router import AnswerabilityGate
-from training.bench.efficiency.bases import random_base
+from training.bench.efficiency.bases import TINY_SPEC, random_base
 from training.bench.efficiency.request import EfficiencyRequest
 
 GIB = 2**30
 PACKAGES = ("torch", "transformers", "bm25s", "numpy", "lancedb")
-# A memory that fits the tiny bases.
-TINY_SPEC = {"num_memory_layers": 2, "num_encoder_layers": 3, "d_embed": 24, "d_key": 12, "d_latent": 8, "rank": 4}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the figures are judged by: targets for one H100 at true size, with the paper's own figures beside them."""
+"""What the figures are judged by: targets for one H100 at true size."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ Figures = Mapping[str, Any]
 COMPILE_S, COMPILE_MIB, OVERHEAD, ROUTING_MS, ROUTED_ATOMS = 0.10, 1000**3 / 2**20, 0.05, 20.0, 10**6
 # A question's memory counts as flat where the largest bank adds no more than so much over the smallest.
 FLAT_FACTOR, FLAT_MIB = 1.1, 16.0
-# Of a document on one A100: seconds and GB, as published.
-PAPER = {
-    "gemma": {"doc2atom_s": 2.10, "doc2atom_gb": 13.43, "d2l_s": 0.31, "d2l_gb": 24.02},
-    "qwen": {"doc2atom_s": 1.10, "doc2atom_gb": 5.02, "d2l_s": 0.51, "d2l_gb": 34.62},
-}
 
 
 def judged(parts: Figures, *, exact_memory: bool) -> list[dict[str, Any]]:
