@@ -201,10 +201,10 @@ class _Run:
             previous=self._bank,
         )
         self._bank = bank
-        self.header["suites"][suite.name] |= bank.facts()
+        prompts = Prompts(self.base, protocol_for(self.request.protocol, suite))
+        self.header["suites"][suite.name] |= {**bank.facts(), **prompts.facts()}
         self._write_header()
         gate = None if self.meta is None else AnswerabilityGate(**_gate(self.meta))
-        prompts = Prompts(self.base, protocol_for(self.request.protocol, suite))
         return bank, Answerer(self.base, gate, prompts, max_rows=self.request.batch)
 
     def _built(self, name: str) -> dict[str, Any]:

@@ -47,6 +47,8 @@ def test_the_header_says_what_was_measured(tmp_path):
     suite = header["suites"]["squad"]
     # 3 + 2 + 3 sentences; five questions over banks of 3, 3, 2, 3 and 3 atoms are 14 / 5 = 2.8.
     assert (suite["n"], suite["num_atoms"], suite["mean_bank_atoms"]) == (5, 8, 2.8)
+    # One token a character and 512 positions: 512 - 5 - 256 are left for a text.
+    assert (suite["max_new_tokens"], suite["max_context_tokens"]) == (5, 251)
     assert header["k"] == 3
     assert header["systems"]["doc2atom"] == {"status": "ok", "domain": {"squad": "unknown"}}
     assert header["systems"]["base+ctx"] == {"status": "ok", "domain": {}}

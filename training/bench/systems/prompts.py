@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,15 @@ class Prompts:
         self._max_context_tokens = max(1, min(protocol.max_context_tokens, room))
         self._cut: dict[str, str] = {}
         self._known: dict[tuple[str, str | None, bool], np.ndarray] = {}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the header says of the prompts."""
+        own = self._protocol.official is not None
+        return {
+            "max_new_tokens": self.max_new_tokens,
+            "max_context_tokens": self._max_context_tokens,
+            "prompt": "the set's own, but for trained systems theirs" if own else "one for all systems",
+        }
 
     def ids(self, question: str, text: str | None, *, is_trained: bool) -> np.ndarray:
         """Return the prompt's token ids, `[L]`.
