@@ -9,9 +9,9 @@ the base computes exactly what it computed before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,25 +49,40 @@ class ComposedAdapter:
     prefix: dict[int, LayerPrefix] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """What is written to the attention of one memory layer; the masks are those of all layers."""
+
+    prefix: LayerPrefix
+    masks: _Masks
+
+
 @contextmanager
 def attached(base: FrozenBase, adapter: ComposedAdapter | None) -> Iterator[None]:
-    """Write `adapter` into `base` for the length of the block; None writes nothing."""
-    adapter = adapter or ComposedAdapter()
+    """Write `adapter` into `base` for the length of the block; None writes nothing.
+
+    Everything is turned into the base's dtype here, once and not at every token.
+    """
+    adapter, masks, dtype = adapter or ComposedAdapter(), _Masks(), base.dtype
     with ExitStack() as undo:
         for site, (a_BRI, b_BOR) in adapter.lora.items():
-            undo.callback(base.module(site).register_forward_hook(_lora_hook(a_BRI, b_BOR)).remove)
+            hook = _lora_hook(a_BRI.to(dtype).transpose(1, 2), b_BOR.to(dtype).transpose(1, 2))
+            undo.callback(base.module(site).register_forward_hook(hook).remove)
         for layer, prefix in adapter.prefix.items():
             module = base.attention_module(layer)
-            setattr(module, _PREFIX, prefix)
+            prefix = replace(prefix, key_BHSF=prefix.key_BHSF.to(dtype), value_BHSF=prefix.value_BHSF.to(dtype))
+            setattr(module, _PREFIX, _Written(prefix=prefix, masks=masks))
             undo.callback(delattr, module, _PREFIX)
         yield
 
 
-def _lora_hook(a_BRI: Tensor, b_BOR: Tensor) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
+def _lora_hook(a_BIR: Tensor, b_BRO: Tensor) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
     def add_update(_module: nn.Module, args: tuple[Tensor], out_BLO: Tensor) -> Tensor:
         x_BLI = args[0]
-        a, b = a_BRI.to(x_BLI.dtype), b_BOR.to(x_BLI.dtype)
-        return out_BLO + (x_BLI @ a.transpose(1, 2)) @ b.transpose(1, 2)
+        batch = len(x_BLI)
+        hidden_BLR = torch.bmm(x_BLI, a_BIR.expand(batch, -1, -1))
+        # In place, since nobody else holds what the layer has just made: two kernels a site instead of three.
+        return out_BLO.baddbmm_(hidden_BLR, b_BRO.expand(batch, -1, -1))
 
     return add_update
 
@@ -90,13 +105,14 @@ def _memory_attention(inner: str) -> Callable[..., tuple[Tensor, Tensor | None]]
     def forward(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: object
     ) -> tuple[Tensor, Tensor | None]:
-        prefix: LayerPrefix | None = getattr(module, _PREFIX, None)
-        if prefix is None:
+        written: _Written | None = getattr(module, _PREFIX, None)
+        if written is None:
             return _function(inner, module)(module, query, key, value, attention_mask, **kwargs)
-        batch = query.shape[0]
-        mask = _extended_mask(prefix.bias_BS, attention_mask, query, key, window=kwargs.pop("sliding_window", None))
-        key = torch.cat([prefix.key_BHSF.to(key.dtype).expand(batch, -1, -1, -1), key], dim=2)
-        value = torch.cat([prefix.value_BHSF.to(value.dtype).expand(batch, -1, -1, -1), value], dim=2)
+        batch, prefix = query.shape[0], written.prefix
+        window = kwargs.pop("sliding_window", None)
+        mask = written.masks.extended(prefix.bias_BS, attention_mask, query, key, window=window)
+        key = torch.cat([prefix.key_BHSF.expand(batch, -1, -1, -1), key], dim=2)
+        value = torch.cat([prefix.value_BHSF.expand(batch, -1, -1, -1), value], dim=2)
         usable = inner
         if inner == "flash_attention_2":  # it takes no additive mask, and sdpa takes no soft cap
             usable = "sdpa" if kwargs.get("softcap") is None else "eager"
@@ -116,6 +132,31 @@ def _function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tenso
     return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
 
 
+class _Masks:
+    """The extended masks of the forward pass under way: layers of one kind share theirs.
+
+    A mask is used again only for the very same incoming objects, unchanged, and the same lengths. The objects are kept
+    with it, so that no other can come to have their ids.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int | None, tuple[Hashable, tuple[Tensor | None, ...], Tensor]] = {}
+
+    def extended(
+        self, bias_BS: Tensor, mask: Tensor | None, query: Tensor, key: Tensor, *, window: int | None
+    ) -> Tensor:
+        """Return `_extended_mask`, made anew where the last one of this window was for something else."""
+        if bias_BS.requires_grad and torch.is_grad_enabled():  # a graph belongs to one backward pass
+            return _extended_mask(bias_BS, mask, query, key, window=window)
+        incoming = (bias_BS, mask)
+        versions = tuple((id(x), None if x is None else x._version) for x in incoming)
+        asked = (versions, query.shape, key.shape, query.dtype)
+        if window not in self._kept or self._kept[window][0] != asked:
+            made = _extended_mask(bias_BS, mask, query, key, window=window)
+            self._kept[window] = (asked, incoming, made)
+        return self._kept[window][2]
+
+
 def _extended_mask(bias_BS: Tensor, mask: Tensor | None, query: Tensor, key: Tensor, *, window: int | None) -> Tensor:
     """Return the additive mask `[B, 1, L, S + T]` over slots and tokens.
 
@@ -125,13 +166,18 @@ def _extended_mask(bias_BS: Tensor, mask: Tensor | None, query: Tensor, key: Ten
     batch, num_queries, num_keys = query.shape[0], query.shape[2], key.shape[2]
     blocked = torch.finfo(query.dtype).min
     if mask is None or mask.dim() == 2:
-        q, k = torch.arange(num_queries, device=key.device), torch.arange(num_keys, device=key.device)
-        distance = q[:, None] + num_keys - num_queries - k[None, :]
-        allowed = ((distance >= 0) & (distance < (window or num_keys)))[None, None]
-        mask = allowed if mask is None else allowed & mask[:, None, None, -num_keys:].bool()
-    mask = mask[..., :num_keys]
-    if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(~mask, blocked)
-    tokens = mask.to(query.dtype).expand(batch, 1, num_queries, num_keys)
+        past = num_keys - num_queries
+        everywhere = torch.full((num_queries, num_keys), blocked, dtype=query.dtype, device=key.device)
+        tokens = everywhere.triu(past + 1)
+        if window is not None and window < num_keys:
+            tokens = tokens + everywhere.tril(past - window)
+        if mask is not None:
+            tokens = tokens.masked_fill(~mask[:, None, None, -num_keys:].bool(), blocked)
+    elif mask.dtype == torch.bool:
+        mask = mask[..., :num_keys]
+        tokens = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(~mask, blocked)
+    else:
+        tokens = mask[..., :num_keys].to(query.dtype)
+    tokens = tokens.expand(batch, 1, num_queries, num_keys)
     slots = bias_BS.to(query.dtype).clamp(min=blocked)[:, None, None, :].expand(batch, 1, num_queries, -1)
     return torch.cat([slots, tokens], dim=-1)

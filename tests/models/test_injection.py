@@ -1,6 +1,7 @@
 """Attaching and detaching: exact arithmetic while attached, and not a bit of difference afterwards."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import AttentionInterface, PreTrainedModel
 
+from models import injection
 from models.base import FrozenBase, Site
 from models.composer import compose
 from models.errors import BaseModelError
-from models.injection import ComposedAdapter, LayerPrefix, attached, register_attention
+from models.injection import ComposedAdapter, LayerPrefix, _Masks, _Written, attached, register_attention
 from tests.models.tiny import FAMILIES, WINDOW, random_ids, tiny_base, tiny_network, tiny_spec, whole_logits
 
 NUM_SLOTS = 3
@@ -144,7 +146,7 @@ def _attend(inner: str, module: nn.Module, mask: Tensor | None, prefix: LayerPre
     query = torch.randn(2, 4, 12, 16, generator=generator)
     key, value = torch.randn(2, 2, 2, 12, 16, generator=generator)
     forward = AttentionInterface()[register_attention(inner)]
-    module.d2a_prefix = prefix
+    module.d2a_prefix = None if prefix is None else _Written(prefix=prefix, masks=_Masks())
     try:
         return forward(module, query, key, value, mask, scaling=0.25, **kwargs)[0]
     finally:
@@ -277,3 +279,65 @@ def test_gradients_reach_the_adapter_through_the_frozen_base() -> None:
     assert (grad[:, 0].abs().sum(-1) > 0).all()
     assert (grad[1, 1] == 0).all()  # an atom of weight 0 learns nothing
     assert all(p.grad is None for p in base.model.parameters())
+
+
+def _sharing_adapter(*, with_grad: bool = False) -> ComposedAdapter:
+    """Prefixes as the composer makes them, with one bias for all layers."""
+    bias_BS = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=with_grad)
+    return ComposedAdapter(prefix={n: replace(_random_prefix(seed=n), bias_BS=bias_BS) for n in (4, 5)})
+
+
+@pytest.mark.parametrize(("family", "num_kinds"), [("llama", 1), ("gemma2", 2)])
+def test_layers_of_one_kind_share_the_mask_of_a_step(
+    family: str, num_kinds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    build = injection._extended_mask
+
+    def counting(*args: Tensor, **kwargs: int | None) -> Tensor:
+        made.append(1)
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(injection, "_extended_mask", counting)
+    base, ids_BL = tiny_base(family), random_ids(2, 9)
+    with attached(base, _sharing_adapter()):
+        whole_logits(base, ids_BL)
+        assert len(made) == num_kinds  # of two memory layers, Gemma 2 has one with a window
+        whole_logits(base, ids_BL[:, :8])
+        assert len(made) == 2 * num_kinds
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_of_an_earlier_pass_is_not_used_again(family: str) -> None:
+    base, ids_BL, adapter = tiny_base(family), random_ids(2, 12), _sharing_adapter()
+    masks = [PADDED, PADDED.flip(0), torch.ones_like(PADDED)]
+    alone = []
+    for mask_BL in masks:
+        with attached(base, adapter):
+            alone.append(whole_logits(base, ids_BL, mask_BL))
+    with attached(base, adapter):
+        for mask_BL, expected in zip(masks, alone, strict=True):
+            assert torch.equal(whole_logits(base, ids_BL, mask_BL.clone()), expected)
+
+
+def test_a_mask_changed_in_place_is_extended_anew() -> None:
+    masks, bias_BS, query = injection._Masks(), torch.zeros(1, 2), torch.zeros(1, 4, 3, 16)
+    mask_BL = torch.ones(1, 3, dtype=torch.bool)
+    first = masks.extended(bias_BS, mask_BL, query, query, window=None)
+    assert masks.extended(bias_BS, mask_BL, query, query, window=None) is first
+    mask_BL[0, 0] = False
+    # the last of three queries: two slots, then the tokens, of which the first has become padding
+    row = masks.extended(bias_BS, mask_BL, query, query, window=None)[0, 0, 2]
+    assert (row == 0).tolist() == [True, True, False, True, True]
+
+
+def test_two_backward_passes_under_one_adapter_both_reach_the_slots_bias() -> None:
+    base, ids_BL, adapter = tiny_base("llama"), random_ids(1, 5), _sharing_adapter(with_grad=True)
+    bias_BS, gradients = adapter.prefix[4].bias_BS, []
+    with attached(base, adapter):
+        whole_logits(base, ids_BL)  # without a graph, whose mask must not be taken for one with
+        for _ in range(2):
+            loss = base.model(ids_BL, use_cache=False).logits.square().mean()
+            gradients += torch.autograd.grad(loss, bias_BS)
+    assert gradients[0].abs().min() > 0
+    assert torch.equal(gradients[0], gradients[1])
