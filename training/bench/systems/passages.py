@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from models.atoms import AnnotationRecord
 from models.lexical import LexicalIndex
@@ -83,7 +84,7 @@ class Passages:
     def _windows(self, passage: int | None) -> slice:
         return slice(None) if passage is None else slice(self._start[passage], self._start[passage + 1])
 
-    def _nearness(self, passage: int | None, key_E) -> np.ndarray:
+    def _nearness(self, passage: int | None, key_E: Tensor) -> np.ndarray:
         """Return the cosine of each window's nearest atom, -1 for one without."""
         library = self._bank.library
         atoms = slice(None) if passage is None else slice(library.start[passage], library.start[passage + 1])
