@@ -36,10 +36,12 @@ def draw(results: Results, summary: Mapping[str, Any]) -> tuple[list[str], str]:
         return [], INSTALL
     pairs = colormaps["tab20"].colors  # strong and pale of each hue in turn
     colours = dict(zip(results.systems, cycle((*pairs[::2], *pairs[1::2])), strict=False))
+    bank = results.header.get("bank")
     asked = {
-        suite: {system: results.rows[suite, system] for system in facts["systems"]}
+        suite: {system: refusal.certain(results.rows[suite, system], bank) for system in facts["systems"]}
         for suite, facts in summary["refusal"].items()
     }
+    asked = {suite: rows for suite, rows in asked.items() if any(map(refusal.unanswerable_kinds, rows.values()))}
     panels = {
         "f1": {suite: _f1_panel(facts, colours) for suite, facts in summary["suites"].items()},
         "risk_coverage": {suite: _risk_panel(rows, colours) for suite, rows in asked.items()},

@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 from models.errors import D2AError
 from training.bench.intervals import stratified_interval
 from training.bench.results import Results
-from training.bench.samples import Row
-from training.bench.summary import is_refusal_suite
+from training.bench.samples import Row, is_refusal_suite
 
 # What must be equal for a difference to be the systems' own.
 SAME = ("protocol", "bank", "k", "seed")

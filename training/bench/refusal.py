@@ -30,13 +30,22 @@ def unanswerable_kinds(rows: Sequence[Row]) -> list[str]:
     return [kind for kind in KINDS if kind in present]
 
 
+def certain(rows: Sequence[Row], bank: str | None) -> list[Row]:
+    """Return the answerable rows, and those whose questions the bank is certain not to answer.
+
+    Questions of all kinds but `human` were asked of other documents, which a bank of all documents holds.
+    """
+    kinds = (ANSWERABLE, "human") if bank == "all" else (ANSWERABLE, *KINDS)
+    return [row for row in rows if row.kind in kinds]
+
+
 def has_gate(rows: Sequence[Row]) -> bool:
     """Return whether a gate spoke on any row."""
     return any(row.answerability is not None for row in rows)
 
 
 def says_no(text: str) -> bool:
-    """Return whether a generated text is a refusal; an empty one is."""
+    """Return whether a generated text is a refusal; an empty one is, for the product shows it as one."""
     return text.strip(" .\n").casefold() in (REFUSAL, "")
 
 
@@ -75,8 +84,11 @@ def answerable_f1(row: Row, refuser: str) -> float:
     return reply(row, refuser)[2]
 
 
-def summarize(rows: Sequence[Row]) -> dict[str, Any]:
+def summarize(rows: Sequence[Row], *, bank: str | None = None) -> dict[str, Any]:
     """Return all refusal figures of a system on a suite.
+
+    Args:
+        bank: With `all`, figures over several kinds leave out the questions that such a bank may answer.
 
     Returns:
         `refusers`: by refuser `refusal_f1` with `refusal_interval` over all questions without an answer, `by_kind`,
@@ -86,20 +98,21 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     kinds = unanswerable_kinds(rows)
     by_kind = {kind: [row for row in rows if row.kind == kind] for kind in (ANSWERABLE, *kinds)}
     refusers = REFUSERS if has_gate(rows) else ("generation",)
-    curve = risk_coverage(rows)
+    counted = certain(rows, bank)
+    curve = risk_coverage(counted) if unanswerable_kinds(counted) else []
     return {
         "n": {kind: len(found) for kind, found in by_kind.items()},
-        "refusers": {name: _of_refuser(name, by_kind) for name in refusers},
+        "refusers": {name: _of_refuser(name, by_kind, unanswerable_kinds(counted)) for name in refusers},
         "auroc": {signal: found for signal, read in SIGNALS.items() if (found := _areas(by_kind, read))},
         **({"aurc": area(curve)} if curve else {}),
     }
 
 
-def _of_refuser(name: str, by_kind: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+def _of_refuser(name: str, by_kind: Mapping[str, Sequence[Row]], counted: Sequence[str]) -> dict[str, Any]:
     refused = {
         kind: [refusal_f1(row, name) for row in rows] for kind, rows in by_kind.items() if kind != ANSWERABLE and rows
     }
-    every = [value for values in refused.values() for value in values]
+    every = [value for kind in counted for value in refused[kind]]
     answered = [answerable_f1(row, name) for row in by_kind[ANSWERABLE]]
     false = [reply(row, name)[0] for row in by_kind[ANSWERABLE]]
     found: dict[str, Any] = {"by_kind": {kind: fmean(values) for kind, values in refused.items()}}

@@ -3,7 +3,7 @@
 Four kinds, each as often as the answerable questions of the same document where there are enough: written by people
 for that purpose (`human`), asked of another passage of the same article (`sibling`), asked of another article
 (`off_topic`), and the probes that the annotator makes for training (`probe`). All but the first were asked of other
-documents of the suite, so that a bank of them all may well hold the answer: they are unanswerable for their document.
+documents of the suite, so that a bank of them all holds the answer to most: they are unanswerable for their document.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from itertools import islice
 from models.lexical import tokenize
 from training.annotation.probes import ProbePool
 from training.bench.samples import Kind, Sample, Suite
+from training.bench.suites.assemble import draw
 from training.bench.suites.references import NOT_ANSWERED
+from training.bench.suites.registry import SELF_CONTAINED
 from training.datasets import family_of
 from training.datasets.context import Context, QAItem, occurrences
 from training.datasets.ropes import BACKGROUND
@@ -30,26 +32,26 @@ KINDS: tuple[Kind, ...] = ("human", "sibling", "off_topic", "probe")
 MIN_ABSENT_SHARE = {"sibling": 0.0, "probe": 0.0, "off_topic": 0.5}
 # Questions that point at their document ("their model") fit any of its kind, unless they name what it does not.
 POINTING = ("qasper", "multifieldqa")
-# Questions that bring the passage that answers them can be asked of any document.
-SELF_CONTAINED = ("longbench/triviaqa",)
 # Draws for each question wanted of another article; most of them are strangers to the document.
 MAX_DRAWS = 40
 NUM_PROBES = 50
 _WORD = re.compile(r"\w+")
 
 
-def refusal(suite: Suite, seed: int = 0) -> Suite:
+def refusal(suite: Suite, seed: int = 0, *, limit: int | None = None) -> Suite:
     """Add to the answerable samples of a suite as many of each kind that their documents cannot answer.
 
     What is added for a sample depends on the sample, the documents and the seed, not on what else was drawn.
+
+    Args:
+        limit: Answerable samples to draw at random; None for all.
     """
+    # Where one of QASPER's annotators found no answer, neither an answer nor a refusal is wrong.
+    answerable = [s for s in suite.samples if s.kind == "answerable" and NOT_ANSWERED not in s.references]
     strangers = _Strangers(suite, seed)
     found: dict[int, dict[Kind, list[QAItem]]] = {}
     samples: list[Sample] = []
-    for sample in suite.samples:
-        # Where one of QASPER's annotators found no answer, neither an answer nor a refusal is wrong.
-        if sample.kind != "answerable" or NOT_ANSWERED in sample.references:
-            continue
+    for sample in draw(answerable, limit, seed):
         samples.append(sample)
         if sample.document not in found:
             found[sample.document] = strangers.of(sample.document)
@@ -112,12 +114,12 @@ class _Strangers:
         context = self._contexts[document]
         count, terms = len(_answerable(context)), frozenset(tokenize(context.text))
         used = {item.question.casefold() for item in context.questions}
-        candidates = {"sibling": self._siblings, "off_topic": self._off_topic, "probe": self._nearest}
+        sources = {"sibling": self._siblings, "off_topic": self._off_topic, "probe": self._nearest}
         found = {"human": list(islice(self._human(document), count))}
-        for kind, draw in candidates.items():
+        for kind, candidates in sources.items():
             fitting = (
                 item
-                for item in draw(document)
+                for item in candidates(document)
                 if _is_about_else(item.question, terms, MIN_ABSENT_SHARE[kind])
                 and not (self._must_name and _names(item.question) <= _words(context.text))
                 and not _has_answer(context.text, item)

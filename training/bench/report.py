@@ -15,7 +15,8 @@ from training.bench.charts import draw
 from training.bench.compare import compare_systems
 from training.bench.cost_tables import cost_tables, targets_table
 from training.bench.results import Results, read_results
-from training.bench.summary import is_refusal_suite, summarize
+from training.bench.samples import is_refusal_suite
+from training.bench.summary import summarize
 from training.bench.tables import (
     Table,
     auroc_table,

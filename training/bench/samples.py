@@ -14,6 +14,13 @@ from training.datasets.context import Context, QAItem
 # How a question that its bank cannot answer came about: written by people, asked of another passage of the same
 # article, asked of another article, or made by the annotator.
 Kind = Literal["answerable", "human", "sibling", "off_topic", "probe"]
+# What the name of a suite begins with that measures refusal: `refusal/squad`. Alone it stands for several of them.
+REFUSAL_SUITES = "refusal"
+
+
+def is_refusal_suite(name: str) -> bool:
+    """Return whether a suite measures refusal alone, so that its scores are no scores of question answering."""
+    return name.partition("/")[0] == REFUSAL_SUITES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,12 @@ from training.bench.intervals import stratified_interval
 from training.bench.overall import overall
 from training.bench.published import INFERRED_COUNTS
 from training.bench.results import Results
-from training.bench.samples import Row
+from training.bench.samples import Row, is_refusal_suite
 from training.metrics import bootstrap_interval
 
 OF_ANOTHER_DOCUMENT = (
-    "sibling, off_topic and probe questions were asked of other documents, which a bank of all may hold: some of them "
-    "have an answer there"
+    "in this bank human questions alone are sure to have no answer: sibling, off_topic and probe questions were asked "
+    "of other documents, which it holds. Figures over several kinds leave those out"
 )
 SCORES = ("f1", "rouge_l", "em", "official")
 
@@ -45,11 +45,6 @@ def summarize(results: Results) -> dict[str, Any]:
         "num_errors": sum(bool(row.error) for rows in results.rows.values() for row in rows),
         "efficiency": dict(results.efficiency),
     }
-
-
-def is_refusal_suite(suite: str) -> bool:
-    """Return whether a suite measures refusal alone, so that its scores are no scores of question answering."""
-    return suite.startswith("refusal")
 
 
 def suite_summary(results: Results, suite: str) -> dict[str, Any]:
@@ -144,10 +139,13 @@ def refusal_summary(results: Results, suite: str) -> dict[str, Any]:
         Nothing where every question has an answer.
     """
     of_suite = {system: results.rows.get((suite, system), ()) for system in results.systems}
-    systems = {name: refusal.summarize(rows) for name, rows in of_suite.items() if refusal.unanswerable_kinds(rows)}
+    bank = results.header.get("bank")
+    systems = {
+        name: refusal.summarize(rows, bank=bank) for name, rows in of_suite.items() if refusal.unanswerable_kinds(rows)
+    }
     if not systems:
         return {}
     notes = [results.bank(suite), results.suite_facts(suite).get("note", "")]
-    if results.header.get("bank") == "all":
+    if bank == "all":
         notes.append(OF_ANOTHER_DOCUMENT)
     return {"notes": [note for note in notes if note], "systems": systems}

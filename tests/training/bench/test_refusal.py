@@ -52,6 +52,21 @@ def test_each_refuser_has_its_own_refusals_and_its_own_losses(refuser, refused, 
     assert found["refusal_interval"][0] <= refused <= found["refusal_interval"][1]
 
 
+def test_in_a_bank_of_all_documents_only_peoples_questions_count_as_unanswerable():
+    human = [
+        row("h1", 0.0, answerability=0.2, ungated=("Rome", 0.0), kind="human"),
+        row("h2", 0.0, answerability=0.95, prediction="Oslo", kind="human"),
+    ]
+    found = summarize([*ROWS, *human], bank="all")
+    gate = found["refusers"]["gate"]
+    # h1 of h1 and h2; of all six it is u1, u2 and h1.
+    assert gate["refusal_f1"] == 0.5 and gate["by_kind"] == {"human": 0.5, "off_topic": 0.5}
+    assert summarize([*ROWS, human[0]], bank="document")["refusers"]["gate"]["refusal_f1"] == 3 / 5
+    # Surest first: h2 0, a1 1, a4 0, a2 0.5, a3 1, h1 0: risks 1, 1/2, 2/3, 5/8, 1/2, 7/12, of which the mean.
+    assert found["aurc"] == pytest.approx((1 + 1 / 2 + 2 / 3 + 5 / 8 + 1 / 2 + 7 / 12) / 6)
+    assert "refusal_f1" not in summarize(ROWS, bank="all")["refusers"]["gate"]
+
+
 def test_auroc_is_told_for_each_kind_and_each_signal():
     sibling = row("s1", 0.0, answerability=0.65, refusal_logprob=-1.0, prediction="Oslo", kind="sibling")
     found = summarize([*ROWS, sibling])

@@ -10,6 +10,9 @@ from training.bench.suites import load_suite
 from training.records import DataError
 
 NAMES = ("Ann", "Bo", "Cy", "Di", "Ed", "Flo")
+FED = tuple(
+    enumerate((part, *pair) for part in ("hotpotqa", "triviaqa") for pair in (("Ann", "pears"), ("Bo", "plums")))
+)
 TOOLS = ("saw", "hammer", "spade", "needle", "chisel", "anvil")
 
 
@@ -57,6 +60,7 @@ def test_no_document_is_asked_its_own_question_or_the_same_twice(source):
 def test_what_is_asked_depends_on_the_seed_but_not_on_the_limit(source):
     whole = {seed: refusal(load_suite("squad_v2", source)[0], seed).samples for seed in (0, 1)}
     part = load_suite("refusal/squad_v2", source, limit=9)[0].samples
+    assert sum(sample.kind == "answerable" for sample in part) == 9
     assert 9 < len(part) < len(whole[0]) and set(map(str, part)) < set(map(str, whole[0]))
     assert list(part) == [sample for sample in whole[0] if sample in part]
     assert set(map(str, whole[0])) != set(map(str, whole[1]))
@@ -122,6 +126,12 @@ def test_a_question_on_which_annotators_disagree_is_not_asked(tmp_path):
     suite = refusal(load_suite("qasper", write(tmp_path / "test.json", {"1": paper(*qas)}))[0])
     kinds = {sample.sample_id: sample.kind for sample in suite.samples}
     assert "split" not in kinds and kinds["plain"] == "answerable"
+
+
+def test_of_a_group_those_without_such_questions_are_left_out(tmp_path):
+    rows = [record(str(n), name, f"What did {who} eat?", f"{who} ate {what}.", [what]) for n, (name, who, what) in FED]
+    found = load_suite("refusal/longbench", write(tmp_path / "x.jsonl", rows))
+    assert [suite.name for suite in found] == ["refusal/longbench/hotpotqa"]
 
 
 def test_a_suite_whose_documents_answer_everything_is_refused(tmp_path):

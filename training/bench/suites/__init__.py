@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from training.bench.samples import Suite
+from training.bench.samples import REFUSAL_SUITES, Suite, is_refusal_suite
 from training.bench.suites.assemble import read_suite
-from training.bench.suites.registry import SUITES, SuiteInfo
+from training.bench.suites.registry import SELF_CONTAINED, SUITES, SuiteInfo
 from training.datasets.files import download
 from training.records import DataError
 
-__all__ = ["GROUPS", "NAMES", "REFUSAL", "SUITES", "SuiteInfo", "load_suite"]
+__all__ = ["GROUPS", "NAMES", "SELF_CONTAINED", "SUITES", "SuiteInfo", "load_suite"]
 
 _LONGBENCH = tuple(name for name in SUITES if name.startswith("longbench/"))
-REFUSAL = "refusal"
+_ABOUT_DOCUMENTS = tuple(name for name in _LONGBENCH if name not in SELF_CONTAINED)
 # Names that stand for several suites: those of them that the data can feed.
 GROUPS = {
     "longbench": _LONGBENCH,
     "all": tuple(SUITES),
-    # Questions of TriviaQA come with their passage: none is unanswerable.
-    REFUSAL: ("squad_v2", "drop", "ropes", "2wiki", "qasper", *(n for n in _LONGBENCH if not n.endswith("triviaqa"))),
+    # SQuAD 2.0 has the answerable questions of SQuAD, and people's unanswerable ones.
+    REFUSAL_SUITES: ("squad_v2", "drop", "ropes", "2wiki", "qasper", *_ABOUT_DOCUMENTS),
 }
 NAMES = (*SUITES, *GROUPS)
 CONTRAST_SETS = "https://github.com/allenai/contrast-sets"
@@ -37,23 +37,24 @@ def load_suite(name: str, source: Path | None = None, *, limit: int | None = Non
 
     Args:
         name: One of `SUITES`, or of `GROUPS` for those of its suites that the source has. `refusal/NAME` gives those
-            of a name with unanswerable questions besides, and `refusal` is `refusal/refusal`.
+            of a name with unanswerable questions besides, as far as there are any; `refusal` is `refusal/refusal`.
         source: A folder of sets (or one with such a folder as `eval`), the folder of the set, or a file of it; None
             for the Hugging Face hub.
-        limit: Samples to draw at random from each suite; the documents stay complete. None for all.
+        limit: Samples to draw at random from each suite, answerable ones for a refusal suite, on top of which the
+            unanswerable ones come; the documents stay complete. None for all.
 
     Raises:
         DataError: An unknown suite, no such file, another format, or a hub that cannot be reached.
     """
-    if name == REFUSAL or name.startswith(f"{REFUSAL}/"):
-        return _refusal(name.removeprefix(f"{REFUSAL}/"), source, limit, seed)
+    if is_refusal_suite(name):
+        return _refusal(name.partition("/")[2] or REFUSAL_SUITES, source, limit, seed)
     return _read(name, source, limit, seed)
 
 
 def _refusal(name: str, source: Path | None, limit: int | None, seed: int) -> list[Suite]:
     from training.bench.refusal_samples import refusal  # it imports from this package
 
-    suites = [refusal(suite, seed) for suite in _read(name, source, limit, seed)]
+    suites = [refusal(suite, seed, limit=limit) for suite in _read(name, source, None, seed)]
     if found := [suite for suite in suites if any(sample.kind != "answerable" for sample in suite.samples)]:
         return found
     raise DataError(f"{name} has no question that its document cannot answer", hint="Take another suite, as squad_v2")
