@@ -101,6 +101,10 @@ def stretches_of(documents: Sequence[Hashable]) -> list[tuple[int, int]]:
 def best_rows(scores: np.ndarray, limit: int) -> np.ndarray:
     """Return the rows (int64) of the best positive scores, best first, ties by row; there may be fewer than `limit`."""
     rows = np.flatnonzero(scores > 0)
+    if 0 < limit < len(rows):
+        # Only those no worse than the last to be returned need an order; of its equals there may be many.
+        positive = scores[rows]
+        rows = rows[positive >= np.partition(positive, -limit)[-limit]]
     return rows[np.argsort(-scores[rows], kind="stable")[:limit]]
 
 
@@ -239,27 +243,42 @@ class LexicalIndex:
         known, upper_bound = self.query_terms(query)
         if not len(known):
             return np.zeros(self.num_rows, dtype=np.float32)
-        raw = self._bm25.get_scores_from_ids(known.tolist())
-        return np.clip(raw / upper_bound, 0.0, 1.0).astype(np.float32)
+        weight, row, start = (self._bm25.scores[name] for name in ("data", "indices", "indptr"))
+        scores = np.zeros(self.num_rows, dtype=np.float32)
+        for term in known:
+            here = slice(start[term], start[term + 1])
+            scores[row[here]] += weight[here]  # a column of the postings holds each text once
+        scores /= np.float32(upper_bound)
+        return np.minimum(scores, 1.0, out=scores)
 
-    def stretch_scores(self, query: str) -> np.ndarray:
+    def stretch_scores(self, query: str, own: np.ndarray | None = None) -> np.ndarray:
         """Return for every row the score of the better stretch that holds it, float32 `[num_rows]`, in [0, 1].
 
         Of M stretches in all, an M-th of the score is the row's own: a stretch alone tells no row from another, and
         the weight of words would be spent on what all rows share. Only for an index that was built with documents.
+
+        Args:
+            own: `all_scores` of the query, where the caller has them already.
         """
         assert self._stretches is not None, "an index without documents has no stretches"
         if not self.num_rows:
             return np.zeros(0, dtype=np.float32)
         spans, index = self._stretches
         scores = index.all_scores(query)
-        begin, end = spans.T
-        row = np.arange(self.num_rows)
-        last = np.searchsorted(begin, row, side="right") - 1
-        # Only the stretch before may hold it as well: a step is half a stretch.
-        before = np.maximum(last - 1, 0)
-        better = np.where(end[before] > row, np.maximum(scores[before], scores[last]), scores[last])
-        return better + (self.all_scores(query) - better) / len(spans)
+        before = np.concatenate([scores[:1], scores[:-1]])
+        better = np.repeat(np.stack([np.maximum(before, scores), scores], axis=1).ravel(), self._rows_by_stretch)
+        return better + ((self.all_scores(query) if own is None else own) - better) / len(spans)
+
+    @cached_property
+    def _rows_by_stretch(self) -> np.ndarray:
+        """For every stretch: how many of its rows the stretch before holds too, and how many it alone before the next.
+
+        No other can hold them as well: a step is half a stretch.
+        """
+        begin, end = self._stretches[0].T
+        num_rows = np.diff(begin, append=self.num_rows)
+        num_shared = np.clip(np.concatenate([begin[:1], end[:-1]]) - begin, 0, num_rows)
+        return np.stack([num_shared, num_rows - num_shared], axis=1).ravel()
 
     def query_terms(self, query: str) -> tuple[np.ndarray, float]:
         """Return the ids (int64) of the query's terms that the index knows, and the largest score of any text."""

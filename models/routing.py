@@ -27,7 +27,8 @@ def route_question(
     key_E = engine.query_key(question)
     uids = [uid for uid, _ in bank.search(key_E, limit=spec.num_candidates)]
     index = bank.lexical()
-    lexical, stretch = index.all_scores(question), index.stretch_scores(question)
+    lexical = index.all_scores(question)
+    stretch = index.stretch_scores(question, own=lexical)
     if spec.lexical:
         named = best_rows(lexical + stretch, spec.num_candidates)
         uids = list(dict.fromkeys([*uids, *(index.uids[r] for r in named)]))

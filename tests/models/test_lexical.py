@@ -156,6 +156,20 @@ def test_best_rows_are_positive_and_ties_go_by_row():
     assert best_rows(np.array([0.2, 0.0, 0.5, 0.2]), 2).tolist() == [2, 0]
 
 
+@pytest.mark.parametrize("limit", [0, 1, 5, 32, 60, 400])
+def test_best_rows_are_the_first_of_a_full_sort_whatever_the_ties(limit):
+    scores = np.random.default_rng(0).integers(-3, 8, size=300).astype(np.float32)
+    by_hand = sorted((r for r in range(300) if scores[r] > 0), key=lambda r: (-scores[r], r))
+    assert best_rows(scores, limit).tolist() == by_hand[:limit]
+
+
+def test_stretch_scores_are_the_same_with_the_rows_own_scores_given():
+    index = LexicalIndex.build([f"word{n} common" for n in range(20)], documents=["a"] * 17 + ["b"] * 3)
+    query = "word3 word14"
+    with_own = index.stretch_scores(query, own=index.all_scores(query))
+    np.testing.assert_array_equal(with_own, index.stretch_scores(query))
+
+
 def test_importing_it_loads_neither_torch_nor_lancedb():
     code = (
         "import sys; from models.lexical import LexicalIndex; LexicalIndex.build(['a fox']).top('fox', 1);"
