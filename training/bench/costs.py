@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from training.bench.results import EFFICIENCY
 from training.bench.run import BenchRequest, load_suites
+from training.bench.samples import is_refusal_suite
 
 # Documents drawn from all suites together; the paper takes the mean over its benchmark's.
 NUM_DOCUMENTS = 100
@@ -69,7 +71,10 @@ def _documents(request: BenchRequest) -> tuple[tuple[str, ...], ...]:
 
     if not request.suites:
         return ()
-    texts = {context.text: context for suite in load_suites(request) for context in suite.contexts}
+    # Refusal suites have the documents of others.
+    suites = tuple(name for name in request.suites if not is_refusal_suite(name)) or request.suites
+    loaded = load_suites(replace(request, suites=suites))
+    texts = {context.text: context for suite in loaded for context in suite.contexts}
     drawn = random.Random(request.seed).sample(list(texts.values()), min(NUM_DOCUMENTS, len(texts)))
     records = bench_records(drawn)
     return tuple(tuple(atom.content for atom in record.atoms) for record in records if record.atoms)

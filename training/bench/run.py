@@ -2,8 +2,8 @@
 
     folder = run_bench(BenchRequest(suites=("squad",), data=Path("data"), limit=100, out=Path("runs/bench")), print)
 
-Holds the request and the loop. Suites are `training.bench.suites`, systems `training.bench.systems`, scores
-`training.bench.metrics`; what is made of the rows is the report's.
+Holds the request and the loop. Suites are `training.bench.suites`, systems `training.bench.systems`, rows
+`training.bench.scoring`; what is made of the rows is the report's.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.bench.samples import Row, Sample, Suite
+from training.bench.samples import REFUSAL_SUITES, Row, Suite, is_refusal_suite
 
 if TYPE_CHECKING:
     from models.base import FrozenBase
     from models.checkpoint import CheckpointMeta
     from models.network import MemoryNetwork
     from models.presets import Preset
-    from training.bench.answering import Answerer, Reply
+    from training.bench.answering import Answerer
     from training.bench.bank import SuiteBank
     from training.bench.systems import System
 
@@ -30,8 +30,6 @@ Event = dict[str, Any]
 Emit = Callable[[Event], None]
 # Samples that are computed and written together: a kill loses at most these, and batches are sorted among them.
 CPU_CHUNK, GPU_CHUNK = 128, 4096
-SCORES = ("f1", "em", "rouge_l", "official")
-REFUSAL = "refusal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +37,7 @@ class BenchRequest:
     """What to measure.
 
     Args:
-        suites: Names of `training.bench.suites`; `refusal` for the refusal suite of each of them, or of all where no
-            other is named, `refusal/NAME` for one.
+        suites: Names of `training.bench.suites`; `refusal` beside others is the refusal suite of each of them.
         data: Folder of the sets; None for the hub.
         systems: Rows of the table; empty for the default ones.
         recipe: That the checkpoint must have; None takes any.
@@ -94,31 +91,26 @@ def run_bench(request: BenchRequest, on_event: Emit) -> Path:
 def load_suites(request: BenchRequest) -> list[Suite]:
     """Load the suites of a request, each refusal suite behind the one that it is made of.
 
-    The limit of a refusal suite counts answerable questions; those that cannot be answered come on top.
+    `refusal` beside other names means those that they name, of `all` those of its group; the ones that have no question
+    without an answer are left out.
     """
-    from training.bench.suites import load_suite
-
-    plain, refused = [name for name in request.suites if not is_refusal_suite(name)], []
-    if REFUSAL in request.suites:
-        refused = plain or ["all"]
-    refused = [*refused, *(n.removeprefix(f"{REFUSAL}/") for n in request.suites if n.startswith(f"{REFUSAL}/"))]
-    found: dict[str, Suite] = {}
-    for name in plain:
-        loaded = load_suite(name, request.data, limit=request.limit, seed=request.seed)
-        found |= {suite.name: suite for suite in loaded}
-    for name in refused:
-        loaded = [_refusal(suite, request) for suite in load_suite(name, request.data)]
-        found |= {suite.name: suite for suite in loaded if suite.samples}
-    order = [name.removeprefix(f"{REFUSAL}/") for name in found]
-    return sorted(found.values(), key=lambda suite: order.index(suite.name.removeprefix(f"{REFUSAL}/")))
-
-
-def _refusal(suite: Suite, request: BenchRequest) -> Suite:
     from training.bench.refusal_samples import refusal
+    from training.bench.suites import GROUPS, load_suite
     from training.bench.suites.assemble import draw
 
-    answerable = [sample for sample in suite.samples if sample.kind == "answerable"]
-    return refusal(replace(suite, samples=draw(answerable, request.limit, request.seed)), request.seed)
+    limit, seed = request.limit, request.seed
+    plain = [name for name in request.suites if not is_refusal_suite(name)]
+    whole = {suite.name: suite for name in plain for suite in load_suite(name, request.data)}
+    named, made = [name for name in request.suites if name not in plain], []
+    if plain and REFUSAL_SUITES in named:
+        named.remove(REFUSAL_SUITES)
+        measured = (*plain, *GROUPS[REFUSAL_SUITES])
+        made = [refusal(suite, seed, limit=limit) for name, suite in whole.items() if name in measured]
+    made += [suite for name in named for suite in load_suite(name, request.data, limit=limit, seed=seed)]
+    found = {name: replace(suite, samples=draw(suite.samples, limit, seed)) for name, suite in whole.items()}
+    found |= {suite.name: suite for suite in made if any(sample.kind != "answerable" for sample in suite.samples)}
+    order = [name.removeprefix(f"{REFUSAL_SUITES}/") for name in found]
+    return sorted(found.values(), key=lambda suite: order.index(suite.name.removeprefix(f"{REFUSAL_SUITES}/")))
 
 
 class _Run:
@@ -169,6 +161,8 @@ class _Run:
     def _chunk(
         self, suite: Suite, bank: SuiteBank, answerer: Answerer, system: System, rows: Sequence[int]
     ) -> list[Row]:
+        from training.bench.scoring import row_of
+
         done = rows[0]
 
         def tell(number: int) -> None:
@@ -268,47 +262,6 @@ class _Run:
         write_header(self.request.out, self.header)
 
 
-def row_of(suite: Suite, system: str, sample: Sample, reply: Reply, *, bm25_rank: int | None) -> Row:
-    """Score a reply.
-
-    Args:
-        bm25_rank: Of the best gold atom by words alone; kept beside the rank that the router gives it.
-    """
-    from models.prompts import REFUSAL as WORDS
-    from training.bench.metrics import answer_type, score
-    from training.bench.refusal import says_no
-
-    prediction = WORDS if reply.refused else reply.text
-    extra: dict[str, Any] = {}
-    if reply.refused:
-        extra["ungated"] = {"prediction": reply.text, "scores": _rounded(score(suite.metric, reply.text, sample))}
-    if reply.is_routed:
-        extra["bm25_rank"] = bm25_rank
-    by_model = "model" if not reply.error and says_no(prediction) else None
-    return Row(
-        suite=suite.name,
-        system=system,
-        sample_id=sample.sample_id,
-        kind=sample.kind,
-        question=sample.item.question,
-        references=sample.references,
-        prediction=prediction,
-        scores=dict.fromkeys(SCORES, 0.0) if reply.error else _rounded(score(suite.metric, prediction, sample)),
-        answer_type=answer_type(suite.metric, prediction, sample),
-        answerability=_round(reply.answerability),
-        refusal_logprob=_round(reply.refusal_logprob),
-        refused_by="gate" if reply.refused else by_model,
-        gold_rank=reply.gold_rank,
-        error=reply.error,
-        extra=extra,
-    )
-
-
-def is_refusal_suite(name: str) -> bool:
-    """Return whether a name asks for a refusal suite."""
-    return name.partition("/")[0] == REFUSAL
-
-
 def _memory(
     request: BenchRequest, preset: Preset, base: FrozenBase
 ) -> tuple[MemoryNetwork | None, CheckpointMeta | None, str]:
@@ -333,11 +286,3 @@ def _memory(
 
 def _gate(meta: CheckpointMeta) -> dict[str, Any]:
     return {**meta.gate, "coefficients": tuple(meta.gate["coefficients"])}
-
-
-def _rounded(scores: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(float(value), 6) for name, value in scores.items()}
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else round(value, 5)

@@ -4,7 +4,7 @@ import pytest
 
 from models.checkpoint import find_checkpoint, read_meta
 from models.presets import load_preset
-from tests.training.bench.sets import squad, write
+from tests.training.bench.sets import record, squad, write
 from training.bench.header import command_of, domain_of
 from training.bench.run import BenchRequest, load_suites
 from training.datasets.manifest import DataManifest, SourceManifest
@@ -63,8 +63,17 @@ def test_refusal_follows_the_suite_that_it_is_made_of(data):
     assert names(data, "refusal/squad") == ["refusal/squad"]
 
 
-def test_refusal_alone_is_that_of_all_sets(data):
-    assert names(data, "refusal") == ["refusal/squad"]
+def test_refusal_alone_and_beside_all_is_that_of_its_group(data):
+    zoo = [("q3", "Where do otters live?", "lake Tor"), ("q4", "Why do otters sing?")]
+    write(data / "squad" / "dev-v2.0.json", squad(("Otter", [("Otters live in lake Tor.", zoo)])))
+    assert names(data, "refusal") == ["refusal/squad_v2"]
+    assert names(data, "all", "refusal") == ["squad", "squad_v2", "refusal/squad_v2"]
+    assert names(data, "all", "refusal/squad") == ["squad", "refusal/squad", "squad_v2"]
+
+
+def test_a_named_suite_that_its_documents_answer_whole_has_no_refusal(data):
+    write(data / "longbench" / "triviaqa.jsonl", [record("1", "triviaqa", "Tor is a lake. What is Tor?")])
+    assert names(data, "squad", "longbench/triviaqa", "refusal") == ["squad", "refusal/squad", "longbench/triviaqa"]
 
 
 def test_the_limit_of_a_refusal_suite_counts_answerable_questions(tmp_path):
