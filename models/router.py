@@ -49,8 +49,9 @@ class Router(nn.Module):
 
         s_i = gamma cos(k_q, k_i) + beta + a_l lexical_i + a_s stretch_i + a_r rerank_i + u . meta_i
 
-    The weight of the stretch, the words of an atom's neighbours, stays 0 in training, which does not compute it;
-    `training.calibration` fits it afterwards. A checkpoint from before it loads with 0.
+    and for the best candidates, once the model has read each alone (`models.reading`), s_i - a_p log P_i(refusal). The
+    weights of the stretch, the words of an atom's neighbours, and of the reading stay 0 in training, which computes
+    neither; `training.calibration` fits them afterwards. A checkpoint from before them loads with 0.
     """
 
     def __init__(self, spec: MemorySpec) -> None:
@@ -61,10 +62,11 @@ class Router(nn.Module):
         self.bias = nn.Parameter(torch.tensor(INIT_LEXICAL_BIAS if spec.router.lexical else INIT_BIAS))
         self.lexical = nn.Parameter(torch.tensor(INIT_LEXICAL if spec.router.lexical else 0.0))
         self.stretch = nn.Parameter(torch.tensor(0.0))
+        self.reading = nn.Parameter(torch.tensor(0.0))
         # 0 until a checkpoint is calibrated with the reranker: its scores have another scale.
         self.rerank = nn.Parameter(torch.tensor(0.0))
         self.metadata = nn.Parameter(torch.zeros(NUM_METADATA))
-        self.register_load_state_dict_pre_hook(_without_stretch)
+        self.register_load_state_dict_pre_hook(_fill_in)
 
     def query_key(self, embed_BD: Tensor) -> Tensor:
         """Return query keys `[B, E]`, of unit length."""
@@ -89,6 +91,19 @@ class Router(nn.Module):
             score = score + self.rerank * rerank_BC
         return score
 
+    @property
+    def num_read(self) -> int:
+        """How many of the best candidates the model reads before it chooses among them; 0 where that has no weight."""
+        return self.spec.num_read if float(self.reading) != 0.0 else 0
+
+    def after_reading(self, score_BC: Tensor, refusal_BC: Tensor) -> Tensor:
+        """Return the scores of candidates that were read, `[B, C]`.
+
+        Args:
+            refusal_BC: Log P that the model refuses the question under this candidate alone, nats.
+        """
+        return score_BC - self.reading * refusal_BC
+
     def select(self, score_BC: Tensor, valid_BC: Tensor, *, top_k: int) -> Routing:
         """Pick the `top_k` best candidates and weigh them.
 
@@ -111,8 +126,9 @@ class Router(nn.Module):
         )
 
 
-def _without_stretch(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
-    state.setdefault(f"{prefix}stretch", torch.tensor(0.0))
+def _fill_in(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    for name in ("stretch", "reading"):
+        state.setdefault(f"{prefix}{name}", torch.tensor(0.0))
 
 
 def atom_metadata(atoms: Sequence[Atom]) -> Tensor:

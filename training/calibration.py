@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,25 @@ import torch
 from torch import Tensor
 
 from models.router import AnswerabilityGate
-from training.banks import banks_of, held_out_asks
+from training.banks import Bank, banks_of, held_out_asks
 from training.gate import fit_gate, minimise
 from training.library import Ask, Library, Scored
 from training.losses import listwise_loss
+
+NUM_BANKS = 6  # kinds of bank that a question is asked of
 
 
 def calibrate(
     library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
-    """Fit the score in place and the gate behind it, whose answers are dear: `max_questions` is for the gate alone.
+    """Fit the score in place and the gate behind it; `max_questions` is for what runs the language model.
 
     Returns:
         The gate, and figures for the record.
     """
     scores = fit_scores(library, seed=seed)
+    if library.network.router.spec.num_read:
+        scores["reading"] = fit_reading(library, seed=seed, max_questions=max_questions, batch_size=batch_size)
     gate, figures = fit_gate(library, seed=seed, max_questions=max_questions, batch_size=batch_size)
     return gate, {**figures, "scores": scores}
 
@@ -52,32 +56,86 @@ def fit_scores(library: Library, *, seed: int = 0, max_questions: int = 1024, ba
         The loss before and after, and the weights.
     """
     router = library.network.router
-    rng = random.Random(seed)
-    asks = held_out_asks(library, seed=seed, limit=max_questions)
-    batches = []
-    for start in range(0, len(asks), batch_size):
-        some = asks[start : start + batch_size]
-        key_BE = library.query_keys(some)
-        batches += [(some, key_BE, bank) for bank in banks_of(library, some, key_BE, rng).values()]
+    router.reading.data.zero_()
+    batches = list(_batches(library, seed=seed, max_questions=max_questions, batch_size=batch_size))
     named = {"log_scale": router.log_scale, "bias": router.bias, "metadata": router.metadata}
     if router.spec.lexical:
         named |= {"lexical": router.lexical, "stretch": router.stretch}
 
     def loss() -> Tensor:
-        sums = {True: 0.0, False: 0.0}
-        for some, key_BE, bank in batches:
-            scored = library.scored(key_BE, bank.candidates)
-            for null_slot in (True, False) if bank.knows else (True,):
-                part = listwise_loss(scored.score_BC, _gold(some, scored), scored.valid_BC, null_slot=null_slot)
-                sums[null_slot] += part[0]
-        return sums[True] / (len(asks) * 6) + sums[False] / (len(asks) * 3)
+        scored = [(some, bank, library.scored(key_BE, bank.candidates)) for some, key_BE, bank in batches]
+        return _listwise([(bank.knows, s.score_BC, _gold(some, s), s.valid_BC) for some, bank, s in scored])
 
     before = float(loss().detach())
     minimise(loss, list(named.values()))
     for value in named.values():
-        value.data = value.detach().bfloat16().float()  # as a checkpoint keeps it, so that the gate sees the same
+        _round(value)
     weights = {name: value.tolist() for name, value in named.items()}
-    return {"questions": len(asks), "loss_before": before, "loss_after": float(loss().detach()), **weights}
+    questions = sum(len(some) for some, _, _ in batches) // NUM_BANKS
+    return {"questions": questions, "loss_before": before, "loss_after": float(loss().detach()), **weights}
+
+
+def fit_reading(library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128) -> dict[str, Any]:
+    """Fit in place what the model's own reading of the best candidates adds to their scores, by the same loss.
+
+    The scores that chose them are only scaled and shifted as a whole, so that they would choose the same ones.
+
+    Returns:
+        The loss before and after, and the fitted numbers.
+    """
+    router = library.network.router
+    read = []
+    for some, key_BE, bank in _batches(library, seed=seed, max_questions=max_questions, batch_size=batch_size):
+        found = library.scored(key_BE, bank.candidates)
+        best, refusal_BM = library.read(some, found, num_read=router.spec.num_read)
+        read.append((bank.knows, best.score_BC.detach(), refusal_BM, _gold(some, best), best.valid_BC))
+    scale, shift, reading = (torch.tensor(x, device=library.base.device) for x in (1.0, 0.0, 0.0))
+
+    def loss() -> Tensor:
+        return _listwise([(knows, scale * s + shift - reading * r, gold, valid) for knows, s, r, gold, valid in read])
+
+    before = float(loss().detach())
+    minimise(loss, [scale, shift, reading])
+    router.log_scale.data += scale.log()
+    for weight in (router.lexical, router.stretch, router.rerank, router.metadata, router.bias):
+        weight.data *= scale
+    router.bias.data += shift
+    router.reading.data.copy_(reading)
+    for value in (router.log_scale, router.lexical, router.stretch, router.metadata, router.bias, router.reading):
+        _round(value)
+    fitted = {"scale": float(scale), "shift": float(shift), "reading": float(reading)}
+    return {"loss_before": before, "loss_after": float(loss().detach()), **fitted}
+
+
+def _batches(
+    library: Library, *, seed: int, max_questions: int, batch_size: int
+) -> Iterator[tuple[Sequence[Ask], Tensor, Bank]]:
+    """Yield held-out questions with their keys, once for each kind of bank."""
+    rng = random.Random(seed)
+    asks = held_out_asks(library, seed=seed, limit=max_questions)
+    for start in range(0, len(asks), batch_size):
+        some = asks[start : start + batch_size]
+        key_BE = library.query_keys(some)
+        yield from ((some, key_BE, bank) for bank in banks_of(library, some, key_BE, rng).values())
+
+
+def _listwise(parts: Sequence[tuple[bool, Tensor, Tensor, Tensor]]) -> Tensor:
+    """Return the mean loss over banks against the null slot, and that without one over those that know the answer.
+
+    Args:
+        parts: Whether a bank knows the answers, and scores, gold and valid candidates `[B, C]`.
+    """
+    sums, counts = {True: 0.0, False: 0.0}, {True: 0, False: 0}
+    for knows, score_BC, gold_BC, valid_BC in parts:
+        for null_slot in (True, False) if knows else (True,):
+            sums[null_slot] += listwise_loss(score_BC, gold_BC, valid_BC, null_slot=null_slot)[0]
+            counts[null_slot] += len(score_BC)
+    return sum(sums[kind] / counts[kind] for kind in sums)
+
+
+def _round(value: Tensor) -> None:
+    """Keep a fitted weight as a checkpoint does, so that what is fitted next sees the same."""
+    value.data = value.detach().bfloat16().float()
 
 
 def _gold(asks: Sequence[Ask], scored: Scored) -> Tensor:

@@ -66,11 +66,11 @@ class Evaluation:
         if bank == "gold":
             return library.gold_route(asks)
         if bank == "library":
-            return library.route(key_BE, library.library_candidates(asks, key_BE), top_k=LIBRARY_K)
+            return library.route(key_BE, library.library_candidates(asks, key_BE), top_k=LIBRARY_K, asks=asks)
         if bank == "off-topic library":
             masks = [~self._own_half(a) for a in asks]
             found = library.library_candidates(asks, key_BE, visible=masks)
-            return library.route(key_BE, found, top_k=LIBRARY_K, num_atoms=[int(m.sum()) for m in masks])
+            return library.route(key_BE, found, top_k=LIBRARY_K, num_atoms=[int(m.sum()) for m in masks], asks=asks)
         if bank == "off-topic passage":
             asks = [
                 Ask(question=a.question, passage=other_article(library, a.passage, self.rng), gold=()) for a in asks
@@ -165,7 +165,7 @@ def router_ranks(library: Library, asks: Sequence[Ask], *, batch: int) -> dict[s
         key_BE = library.query_keys(some)
         banks = {
             "passage": library.route_passages(key_BE, some, top_k=LIBRARY_K),
-            "library": library.route(key_BE, library.library_candidates(some, key_BE), top_k=LIBRARY_K),
+            "library": library.route(key_BE, library.library_candidates(some, key_BE), top_k=LIBRARY_K, asks=some),
         }
         for name, routed in banks.items():
             weighed = (routed.log_weight_BK > -math.inf).tolist()

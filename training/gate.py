@@ -79,7 +79,7 @@ def ask_banks(library: Library, asks: Sequence[Ask], rng: random.Random) -> dict
     key_BE = library.query_keys(asks)
     asked = {}
     for name, bank in banks_of(library, asks, key_BE, rng).items():
-        routed = library.route(key_BE, bank.candidates, top_k=bank.top_k, num_atoms=bank.num_atoms)
+        routed = library.route(key_BE, bank.candidates, top_k=bank.top_k, num_atoms=bank.num_atoms, asks=asks)
         asked[name] = _read(library, asks, bank, routed)
     return asked
 

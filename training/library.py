@@ -6,7 +6,7 @@ It uses the same encoder, router, composer, injection and generation as the prod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +20,14 @@ from models.encoder import text_features
 from models.generation import continue_greedily, prefill
 from models.injection import ComposedAdapter, attached
 from models.lexical import LexicalIndex, best_rows
-from models.microkv import latent_slots, pad_entry, token_slots
+from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.network import MemoryNetwork
 from models.prompts import prompt_ids, refusal_ids
-from models.router import atom_metadata
+from models.reading import refusal_of_each
+from models.router import MASKED_SCORE, atom_metadata
 
 MAX_NEW_TOKENS = 32
+READ_PAIRS = 256  # questions with an atom each that are read at once
 
 
 class Candidates(NamedTuple):
@@ -174,21 +176,62 @@ class Library:
         *,
         top_k: int,
         num_atoms: Sequence[int] | None = None,
+        asks: Sequence[Ask] | None = None,
     ) -> RoutedAsks:
         """Score candidates and select `top_k`.
 
         Args:
             num_atoms: Size of each question's bank; None for all atoms.
+            asks: The questions, where the model is to read the best candidates first, as far as the router weighs
+                that; None chooses by the scores alone.
         """
         found = self.scored(key_BE, candidates, width=top_k)
-        routing = self.network.router.select(found.score_BC, found.valid_BC, top_k=top_k)
-        row, lexical = found.row_BC, found.lexical_BC
+        top_lexical_B = found.lexical_BC.max(1).values
+        router = self.network.router
+        if asks is not None and router.num_read:
+            found, refusal_BM = self.read(asks, found, num_read=max(top_k, router.num_read))
+            found = replace(found, score_BC=router.after_reading(found.score_BC, refusal_BM))
+        routing = router.select(found.score_BC, found.valid_BC, top_k=top_k)
         return RoutedAsks(
-            row_BK=row.gather(1, routing.index_BK),
+            row_BK=found.row_BC.gather(1, routing.index_BK),
             log_weight_BK=routing.log_weight_BK,
             best_score_B=routing.score_BC.max(1).values,
-            top_lexical_B=lexical.max(1).values,
+            top_lexical_B=top_lexical_B,
             num_atoms_B=torch.tensor(num_atoms or [len(self.atoms)] * len(candidates)),
+        )
+
+    @torch.no_grad()
+    def read(self, asks: Sequence[Ask], found: Scored, *, num_read: int) -> tuple[Scored, Tensor]:
+        """Let the model read each of the best candidates alone.
+
+        Returns:
+            The `num_read` best candidates, best first, and log P of a refusal under each, nats `[B, M]`, 0 at padding.
+        """
+        num_read = min(num_read, found.score_BC.shape[1])
+        score_BC = found.score_BC.masked_fill(~found.valid_BC, MASKED_SCORE)
+        best_BM = score_BC.topk(num_read, dim=-1).indices
+        best = Scored(**{name: tensor.gather(1, best_BM) for name, tensor in vars(found).items()})
+        tokenizer = self.base.tokenizer
+        prompts = [prompt_ids(tokenizer, ask.question.question) for ask in asks]
+        pair_B, pair_M = best.valid_BC.nonzero(as_tuple=True)
+        row_P = best.row_BC[pair_B, pair_M]
+        refusal_P = [
+            self._refusal_of_each([prompts[i] for i in pair_B[part].tolist()], row_P[part])
+            for part in torch.arange(len(row_P), device=row_P.device).split(READ_PAIRS)
+        ]
+        refusal_BM = torch.zeros(best.score_BC.shape, device=row_P.device)
+        refusal_BM[pair_B, pair_M] = torch.cat(refusal_P)
+        return best, refusal_BM
+
+    def _refusal_of_each(self, prompts: Sequence[Sequence[int]], row_P: Tensor) -> Tensor:
+        distinct_U, slot_rows_P = row_P.unique(return_inverse=True)
+        return refusal_of_each(
+            self.base,
+            self.network.compiler,
+            prompts,
+            latent_PZ=self.latent_NZ[row_P],
+            slots=self._slots(distinct_U),
+            slot_rows_P=slot_rows_P,
         )
 
     def gold_route(self, asks: Sequence[Ask]) -> RoutedAsks:
@@ -207,22 +250,24 @@ class Library:
     @torch.no_grad()
     def adapter(self, routed: RoutedAsks) -> ComposedAdapter:
         """Compose the routed atoms."""
-        network, rows = self.network, routed.row_BK
+        rows = routed.row_BK
         distinct_U, slot_rows = rows.unique(return_inverse=True)
-        slots = None
-        if network.spec.kv.source == "tokens":
-            slots = token_slots(self.base, network.compiler, *pad_entry(self.base, self._states(distinct_U.tolist())))
-        elif network.spec.kv.source == "latent":
-            slots = latent_slots(self.base, network.compiler, self.latent_NZ[distinct_U])
-        weight = routed.log_weight_BK.exp()
         return compose(
-            network.compiler,
-            weight,
+            self.network.compiler,
+            routed.log_weight_BK.exp(),
             routed.log_weight_BK,
             latent_BKZ=self.latent_NZ[rows],
-            slots=slots,
+            slots=self._slots(distinct_U),
             slot_rows_BK=slot_rows,
         )
+
+    def _slots(self, distinct_U: Tensor) -> AtomSlots | None:
+        compiler, source = self.network.compiler, self.network.spec.kv.source
+        if source == "tokens":
+            return token_slots(self.base, compiler, *pad_entry(self.base, self._states(distinct_U.tolist())))
+        if source == "latent":
+            return latent_slots(self.base, compiler, self.latent_NZ[distinct_U])
+        return None
 
     def _states(self, rows: Sequence[int]) -> list[Tensor]:
         missing = [r for r in rows if r not in self._entry]
@@ -236,7 +281,7 @@ class Library:
     def route_passages(self, key_BE: Tensor, asks: Sequence[Ask], *, top_k: int) -> RoutedAsks:
         """Route every question in a bank of its asked passage alone."""
         found = [self.passage_candidates(a) for a in asks]
-        return self.route(key_BE, found, top_k=top_k, num_atoms=[len(c.rows) for c in found])
+        return self.route(key_BE, found, top_k=top_k, num_atoms=[len(c.rows) for c in found], asks=asks)
 
     def answer(
         self,

@@ -56,6 +56,7 @@ class RouterSpec:
         null_slot: Softmax against a slot of score 0, so that weights can vanish.
         reranker: Name of the frozen cross-encoder of stage 2.
         max_rerank_tokens: Limit of a question-atom pair.
+        num_read: The best candidates that the model reads one by one before K of them are composed; 0 reads none.
     """
 
     num_candidates: int = 32
@@ -65,6 +66,7 @@ class RouterSpec:
     null_slot: bool = False
     reranker: str = "BAAI/bge-reranker-base"
     max_rerank_tokens: int = 192
+    num_read: int = 0
 
     def __post_init__(self) -> None:
         _check_fields("memory.router", self)
@@ -226,12 +228,12 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _check_fields(where: str, spec: KVSpec | RouterSpec | MemorySpec) -> None:
-    """Check every field's kind, and that numbers are positive."""
+    """Check every field's kind, and that numbers are positive; none may be read."""
     for f in (f for f in fields(spec) if f.type in _KINDS):
         value = getattr(spec, f.name)
         fits, constraint = _KINDS[f.type]
         if not fits(value):
             raise ConfigError(f"{where}: {f.name} must be {constraint}, got {value!r}")
-        if f.type in ("int", "float") and value <= 0:
+        if f.type in ("int", "float") and value <= 0 and (f.name, value) != ("num_read", 0):
             constraint = "at least 1" if f.type == "int" else "positive"
             raise ConfigError(f"{where}: {f.name} must be {constraint}, got {value}")

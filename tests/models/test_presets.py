@@ -84,6 +84,7 @@ def test_the_paper_recipe_carries_the_published_table(name: str) -> None:
             "null_slot": False,  # "Composer softmax: on"
             "reranker": "BAAI/bge-reranker-base",
             "max_rerank_tokens": 192,  # "Stage-2 max length"
+            "num_read": 0,
         },
     }
 

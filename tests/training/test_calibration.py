@@ -1,12 +1,14 @@
 """Calibration: the score's weights go where held-out questions want them, and leave keys and latents alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from models.atoms import AnnotationRecord
 from tests.training.samples import colours, make_record
 from tests.training.worlds import SPECS, base_of, library_over
-from training.calibration import calibrate, fit_scores
+from training.calibration import calibrate, fit_reading, fit_scores
 
 
 @pytest.fixture
@@ -61,6 +63,35 @@ def test_the_gate_is_fitted_to_the_new_scores(library):
     assert (figures["scores"]["questions"], figures["questions"]) == (120, 12)
     assert figures["auroc"]["library"] > 0.9  # colours name their passage, so words alone tell
     assert 0.0 <= gate.threshold <= 1.0
+
+
+def test_reading_gains_weight_where_it_tells_and_what_it_reads_is_chosen_as_before(monkeypatch):
+    spec = replace(SPECS["d2a"], router=replace(SPECS["d2a"].router, num_read=4))
+    library = library_over(base_of("llama"), spec, colours(12))
+    router = library.network.router
+    with torch.no_grad():
+        router.stretch.fill_(1.5)
+    asks = [library.asks(p)[0] for p in range(6)]
+    key_BE = library.query_keys(asks)
+    found = library.library_candidates(asks, key_BE)
+    before = library.scored(key_BE, found)
+
+    def read(asks, found, *, num_read):
+        best = replace(found, **{n: t[:, :num_read] for n, t in vars(found).items()})
+        gold = torch.tensor(
+            [[row in a.gold for row in rows] for a, rows in zip(asks, best.row_BC.tolist(), strict=True)]
+        )
+        return best, torch.where(gold, -8.0, -0.1)  # nearly no refusal under the atom that answers
+
+    monkeypatch.setattr(library, "read", read)
+    figures = fit_reading(library, max_questions=12, batch_size=6)
+    assert figures["reading"] == pytest.approx(router.reading.item(), rel=0.01)
+    assert router.num_read == 4 and router.reading.item() > 0.5
+    assert figures["loss_after"] < 0.5 * figures["loss_before"]
+    after = library.scored(key_BE, found)
+    expected = figures["scale"] * before.score_BC + figures["shift"]
+    # Weights are kept in bfloat16, of 8 bits: half a percent each.
+    assert torch.allclose(after.score_BC, expected, rtol=0.02, atol=0.02 * expected.abs().max().item())
 
 
 def _lake(name: str) -> AnnotationRecord:

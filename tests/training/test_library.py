@@ -1,5 +1,7 @@
 """The library of the evaluation: the same routing, gate features and answers as the product over the same bank."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from tests.models.worlds import SPECS, TOWN, ZOO, memory_config
 from tests.training.samples import colours, river_and_town
 from tests.training.worlds import base_of, library_over
 from training.banks import same_article
-from training.library import Ask, Library
+from training.library import Ask, Library, RoutedAsks
 
 QUESTIONS = ("Who was born in Marn?", "When do visitors feed the otters?", "What is the price of zinc?")
 
@@ -166,3 +168,37 @@ def test_token_states_are_computed_once_an_atom(monkeypatch):
     for _ in range(2):
         library.adapter(library.gold_route(library.asks(1)))
     assert asked == [3]
+
+
+def test_what_the_model_reads_moves_the_best_candidates_and_leaves_out_the_others():
+    spec = replace(SPECS["d2a"], router=replace(SPECS["d2a"].router, num_read=3))
+    library = library_over(base_of("llama"), spec, colours(6))
+    asks = [library.asks(p)[0] for p in range(3)]
+    key_BE = library.query_keys(asks)
+    found = library.library_candidates(asks, key_BE)
+    plain = library.route(key_BE, found, top_k=2, asks=asks)
+    assert library.network.router.num_read == 0  # without a weight nothing is read
+    scored = library.scored(key_BE, found)
+    library.network.router.reading.data.fill_(2.0)
+    best, refusal_BM = library.read(asks, scored, num_read=3)
+    for i, ask in enumerate(asks):
+        rows = scored.row_BC[i][scored.score_BC[i].masked_fill(~scored.valid_BC[i], -1e9).topk(3).indices].tolist()
+        assert best.row_BC[i].tolist() == rows
+        # Under one atom of weight 1, as if it were all that was routed.
+        ones = torch.ones(3)
+        alone = RoutedAsks(
+            row_BK=best.row_BC[i][:, None],
+            log_weight_BK=torch.zeros(3, 1),
+            best_score_B=ones,
+            top_lexical_B=ones,
+            num_atoms_B=ones,
+        )
+        replies = library.answer([ask] * 3, library.adapter(alone), max_new_tokens=0)
+        assert refusal_BM[i].tolist() == pytest.approx([r.refusal_logprob for r in replies], abs=1e-3)
+    routed = library.route(key_BE, found, top_k=2, asks=asks)
+    expected = best.score_BC - 2.0 * refusal_BM
+    order = expected.topk(2).indices
+    assert torch.equal(routed.row_BK, best.row_BC.gather(1, order))
+    torch.testing.assert_close(routed.best_score_B, expected.max(1).values)
+    assert torch.equal(routed.top_lexical_B, plain.top_lexical_B)
+    assert torch.equal(library.route(key_BE, found, top_k=2).row_BK, plain.row_BK)  # without questions nothing is read

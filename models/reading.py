@@ -1,0 +1,63 @@
+"""Reading: what the model itself makes of each candidate, before some of them are composed.
+
+A memory that was taught to refuse knows what its atoms do not say: log P(refusal) under one atom alone tells an atom
+that answers from one that only shares its words. It costs one pass over the prompt a candidate, in a batch; nothing
+is generated. The paper's second stage has a cross-encoder in this place, which reads texts; this reads memories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from models.base import FrozenBase
+from models.compiler import LoraFactors, MemoryCompiler
+from models.composer import compose
+from models.generation import prefill
+from models.injection import attached
+from models.microkv import AtomSlots
+from models.prompts import refusal_ids
+
+
+@torch.no_grad()
+def refusal_of_each(
+    base: FrozenBase,
+    compiler: MemoryCompiler,
+    prompts: Sequence[Sequence[int]],
+    *,
+    latent_PZ: Tensor | None = None,
+    factors: LoraFactors | None = None,
+    slots: AtomSlots | None = None,
+    slot_rows_P: Tensor | None = None,
+) -> Tensor:
+    """Return log P that the answer begins with the refusal, nats `[P]`, for pairs of a prompt and a single atom.
+
+    Args:
+        prompts: Token ids, one a pair.
+        latent_PZ: The pairs' atoms' latents; or
+        factors: their materialised factors, with leading dimension `[P]`.
+        slots: Micro-KV of distinct atoms; `slot_rows_P` says which row belongs to which pair.
+    """
+    one_P1 = torch.ones(len(prompts), 1, device=base.device)
+    adapter = compose(
+        compiler,
+        one_P1,
+        torch.zeros_like(one_P1),
+        latent_BKZ=None if latent_PZ is None else latent_PZ[:, None],
+        factors=None if factors is None else _alone(factors),
+        slots=slots,
+        slot_rows_BK=None if slot_rows_P is None else slot_rows_P[:, None],
+    )
+    with attached(base, adapter):
+        return prefill(base, prompts, refusal_ids(base.tokenizer)).refusal_logprob_B
+
+
+def _alone(factors: LoraFactors) -> LoraFactors:
+    """Let every atom be a question's only one: leading dimensions `[P, 1]`."""
+    return LoraFactors(
+        a={site: a[:, None] for site, a in factors.a.items()},
+        b={site: b[:, None] for site, b in factors.b.items()},
+        mask_logits=factors.mask_logits[:, None],
+    )

@@ -1,0 +1,62 @@
+"""Reading: each candidate's refusal is that of the memory which holds this candidate alone."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from models.composer import compose
+from models.encoder import text_features
+from models.generation import prefill
+from models.injection import attached
+from models.microkv import latent_slots, pad_entry, token_slots
+from models.prompts import prompt_ids, refusal_ids
+from models.reading import refusal_of_each
+from tests.models.tiny import FAMILIES, tiny_base, tiny_network, tiny_spec
+
+ATOMS = ["Otters live in lake Tor.", "Mayor Ilse Kant rules Marn.", "Hens sleep."]
+PAIRS = [("Who rules Marn?", 1), ("Who rules Marn?", 0), ("What do hens do at night in lake Tor?", 2)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("source", ["tokens", "latent", "none"])
+def test_pairs_read_together_refuse_as_each_alone(family: str, source: str) -> None:
+    base = tiny_base(family)
+    spec = tiny_spec("d2a", kv={"source": source, "num_slots": 24 if source == "tokens" else 3})
+    network = tiny_network(base, spec).requires_grad_(False)
+    features = text_features(base, spec, ATOMS, with_entry=source == "tokens")
+    latent_UZ = network.compile_atoms(features.pooled_ND)[1]
+    prompts = [prompt_ids(base.tokenizer, question) for question, _ in PAIRS]
+    rows_P = torch.tensor([atom for _, atom in PAIRS])
+
+    def slots_of(rows: list[int]):
+        if source == "tokens":
+            return token_slots(base, network.compiler, *pad_entry(base, [features.entry[r] for r in rows]))
+        return latent_slots(base, network.compiler, latent_UZ[rows]) if source == "latent" else None
+
+    together = refusal_of_each(
+        base,
+        network.compiler,
+        prompts,
+        latent_PZ=latent_UZ[rows_P],
+        slots=slots_of([0, 1, 2]),
+        slot_rows_P=rows_P,
+    )
+    factors = network.compiler.factors(latent_UZ[rows_P])
+    stored = refusal_of_each(
+        base, network.compiler, prompts, factors=factors, slots=slots_of([0, 1, 2]), slot_rows_P=rows_P
+    )
+    alone = []
+    for prompt, (_, atom) in zip(prompts, PAIRS, strict=True):
+        adapter = compose(
+            network.compiler,
+            torch.ones(1, 1),
+            torch.zeros(1, 1),
+            latent_BKZ=latent_UZ[[atom]][None],
+            slots=slots_of([atom]),
+            slot_rows_BK=torch.zeros(1, 1, dtype=torch.long),
+        )
+        with attached(base, adapter):
+            alone.append(prefill(base, [prompt], refusal_ids(base.tokenizer)).refusal_logprob_B[0])
+    assert_close(together, torch.stack(alone), atol=1e-4, rtol=0)
+    assert_close(stored, together, atol=1e-4, rtol=0)
+    assert abs(together[0] - together[1]) > 1e-3  # the same question under another atom
