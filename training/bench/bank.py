@@ -18,7 +18,7 @@ from torch import Tensor
 
 from models.atoms import Question
 from models.base import FrozenBase
-from models.lexical import LexicalIndex
+from models.lexical import LexicalIndex, best_rows
 from models.network import MemoryNetwork
 from training.bench.records import bench_records
 from training.bench.samples import Sample, Suite
@@ -88,6 +88,7 @@ class SuiteBank:
         self.asks = [self._ask(sample) for sample in suite.samples]
         self._strange = [None if found is None else self._stranger(*found) for found in strange]
         self._routed: dict[tuple[str, tuple[int, ...]], RoutedAsks] = {}
+        self._bm25_rank: dict[int, int] = {}
 
     @property
     def num_atoms(self) -> int:
@@ -140,14 +141,16 @@ class SuiteBank:
         return self.library.gold_route([self.asks[row] for row in rows])
 
     def bm25_rank(self, row: int) -> int | None:
-        """Return the rank of the best gold atom by words alone; None where no word leads to it, or there is none."""
+        """Return the rank of the best gold atom by words alone, the last if no word leads to it; None without one."""
         ask = self.asks[row]
         if not ask.gold:
             return None
-        scores = self._lexical(ask).all_scores(ask.question.question)
-        gold = np.array(ask.gold, dtype=np.int64) - (0 if self.kind == "all" else self.library.start[ask.passage])
-        best = scores[gold].max(initial=0.0)
-        return 1 + int((scores > best).sum()) if best > 0 else None
+        if row not in self._bm25_rank:
+            scores = self._lexical(ask).all_scores(ask.question.question)
+            gold = np.array(ask.gold, dtype=np.int64) - (0 if self.kind == "all" else self.library.start[ask.passage])
+            best = scores[gold].max()
+            self._bm25_rank[row] = 1 + int((scores > best).sum()) if best > 0 else len(scores)
+        return self._bm25_rank[row]
 
     def _ask(self, sample: Sample) -> Ask:
         passage = self._passage[sample.document]
@@ -187,14 +190,14 @@ class SuiteBank:
     def _document_candidates(self, ask: Ask, key_E: Tensor) -> Candidates:
         """Return stage 1 in the bank of one document, as the product has it: few atoms are candidates all."""
         library, router = self.library, self.library.network.spec.router
+        found = library.passage_candidates(ask)
         start, end = library.start[ask.passage : ask.passage + 2]
-        lexical = self._lexical(ask).all_scores(ask.question.question)
-        local = np.arange(end - start)
-        if len(local) > router.num_candidates:
-            near = (library.key_NE[start:end] @ key_E).topk(router.num_candidates).indices.cpu().numpy()
-            words = np.argsort(-lexical, kind="stable")[: router.num_candidates] if router.lexical else near
-            local = np.union1d(near, words[lexical[words] > 0])
-        return start + local, lexical[local]
+        if end - start <= router.num_candidates:
+            return found
+        local = (library.key_NE[start:end] @ key_E).topk(router.num_candidates).indices.cpu().numpy()
+        if router.lexical:
+            local = np.union1d(local, best_rows(found.lexical + found.stretch, router.num_candidates))
+        return Candidates(*(values[local] for values in found))
 
     def _lexical(self, ask: Ask) -> LexicalIndex:
         return self.library.lexical(None if self.kind == "all" else ask.passage)

@@ -94,14 +94,15 @@ def test_few_atoms_are_candidates_all_and_many_are_those_that_either_search_find
     spec = tiny_spec(router={"num_candidates": 1})
     bank = bank_of(base, tiny_network(base, spec), top_k=3)
     ask, [key_E] = bank.asks[0], bank.keys(bank.asks[:1])
-    rows, lexical = bank._document_candidates(ask, key_E)
-    own = bank.library.texts[:3]
+    found = bank._document_candidates(ask, key_E)
+    index = LexicalIndex.build(bank.library.texts[:3], documents=[0] * 3)
     near = int((bank.library.key_NE[:3] @ key_E).argmax())
-    scores = LexicalIndex.build(own).all_scores(ask.question.question)
-    assert rows.tolist() == sorted({near, int(scores.argmax())})
-    assert lexical.tolist() == scores[rows].tolist()
-    wide, _ = bank_of(base, tiny_network(base), top_k=3)._document_candidates(ask, key_E)
-    assert wide.tolist() == [0, 1, 2]
+    lexical, stretch = index.all_scores(ask.question.question), index.stretch_scores(ask.question.question)
+    assert found.rows.tolist() == sorted({near, int((lexical + stretch).argmax())})
+    assert found.lexical.tolist() == lexical[found.rows].tolist()
+    assert found.stretch.tolist() == stretch[found.rows].tolist()
+    wide = bank_of(base, tiny_network(base), top_k=3)._document_candidates(ask, key_E)
+    assert (wide.rows.tolist(), wide.stretch.tolist()) == ([0, 1, 2], stretch.tolist())
 
 
 def test_routing_does_not_depend_on_what_was_asked_before(base, network):
@@ -138,8 +139,9 @@ def test_bm25_ranks_the_gold_atom_by_words(base, network):
     assert bank.bm25_rank(0) == 1
     # Only "otters" of "Where do otters live?" and "live": both are in the gold sentence.
     assert bank.bm25_rank(3) == 1
-    suite = small_suite(asked=((0, "Who is she?", "Ilse Kant"),))
-    assert bank_of(base, network, suite).bm25_rank(0) is None
+    # No word leads to the first of three sentences, which is known to answer; nothing answers the other question.
+    bank = bank_of(base, network, small_suite(asked=((0, "Who is she?", "Ilse Kant"), (0, "Where is Marn?", ""))))
+    assert (bank.bm25_rank(0), bank.bm25_rank(1)) == (3, None)
 
 
 def test_a_bank_over_the_same_documents_shares_the_library(base, network):

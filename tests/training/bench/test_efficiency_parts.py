@@ -12,7 +12,7 @@ from models import generation
 from models.baselines.d2l import HyperLora
 from models.checkpoint import CheckpointMeta
 from models.engine import Candidates, Engine
-from models.lexical import LexicalIndex
+from models.lexical import LexicalIndex, best_rows
 from models.router import AnswerabilityGate
 from tests.models.tiny import tiny_base, tiny_network, tiny_spec
 from training.bench.efficiency import questions
@@ -74,13 +74,15 @@ def test_texts_have_the_tokens_that_were_asked_for():
 @pytest.mark.parametrize("spec_name", SPECS)
 def test_a_compiled_document_is_routed_as_the_engine_would(spec_name):
     subject = subject_of(spec_name)
+    subject.engine.network.router.stretch.fill_(3.0)
     meter = Meter(CPU)
     routed = {}
     reading = meter.once(lambda: routed.update(it=compile_passage(subject.engine, Passage.of(ATOMS), meter)))
     keys_NE, _ = subject.engine.compile(as_atoms(ATOMS), store="compact")
     cosine = keys_NE @ subject.engine.query_key(ATOMS[0])  # the question is the first atom's first words
-    lexical = LexicalIndex.build(ATOMS).all_scores(ATOMS[0]) * subject.spec.router.lexical
-    candidates = Candidates(cosine=cosine, lexical=lexical, rerank=None)
+    index, are_used = LexicalIndex.build(ATOMS, documents=[0] * 3), subject.spec.router.lexical
+    lexical, stretch = index.all_scores(ATOMS[0]) * are_used, index.stretch_scores(ATOMS[0]) * are_used
+    candidates = Candidates(cosine=cosine, lexical=lexical, stretch=stretch, rerank=None)
     expected = subject.engine.route(candidates, as_atoms(ATOMS), top_k=subject.spec.router.top_k)
     assert routed["it"].rows == expected.rows
     assert routed["it"].score == pytest.approx(expected.score, abs=1e-4)
@@ -142,10 +144,12 @@ def test_candidates_of_words_join_those_of_keys():
     question, meter = words(8, random.Random(1)), Meter(CPU)
     limit = subject.spec.router.num_candidates
     by_keys, _ = bank.keys.top(subject.engine.query_key(question), limit)
-    by_words, scores = index.top(question, limit)
+    lexical = index.all_scores(question)
+    by_words = best_rows(lexical + index.stretch_scores(question), limit)
     routed = bank.route(question, meter)
-    assert len(routed.score) == len(set(by_keys.tolist()) | set(by_words.tolist())) > limit
-    assert routed.top_lexical == pytest.approx(float(scores[0]))
+    found = sorted(set(by_keys.tolist()) | set(by_words.tolist()))
+    assert len(routed.score) == len(found) > limit
+    assert routed.top_lexical == pytest.approx(float(lexical[found].max()))
 
 
 def test_rows_of_a_shard_in_memory_are_those_of_its_atoms():

@@ -59,12 +59,14 @@ def compile_passage(engine: Engine, passage: Passage, meter: Meter) -> RoutedRow
     with meter.part("key write"):
         keys_NE = torch.cat(keys).numpy()
     with meter.part("word index"):
-        index = LexicalIndex.build(passage.atoms) if spec.router.lexical else None
+        index = LexicalIndex.build(passage.atoms, documents=[0] * len(atoms)) if spec.router.lexical else None
     with meter.part("route"):
         key_E = engine.query_key(passage.question)
         cosine = keys_NE @ key_E
         lexical = 0 * cosine if index is None else index.all_scores(passage.question)
-        return engine.route(Candidates(cosine=cosine, lexical=lexical, rerank=None), atoms, top_k=spec.router.top_k)
+        stretch = None if index is None else index.stretch_scores(passage.question, own=lexical)
+        found = Candidates(cosine=cosine, lexical=lexical, stretch=stretch, rerank=None)
+        return engine.route(found, atoms, top_k=spec.router.top_k)
 
 
 def compile_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> dict[str, Any]:

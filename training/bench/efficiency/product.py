@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from models.documents import Document, Page
+from models.lexical import best_rows
 from training.bench.efficiency.meters import Meter, summary
-from training.bench.efficiency.questions import ATOM_WORDS, NUM_QUESTIONS, QUESTION_WORDS, SEED
+from training.bench.efficiency.questions import ATOM_WORDS, DOCUMENT_ATOMS, NUM_QUESTIONS, QUESTION_WORDS, SEED
 from training.bench.efficiency.request import EfficiencyRequest
 from training.bench.efficiency.subjects import Subject
 from training.bench.efficiency.texts import as_atoms, words
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from models.bank import Bank
     from models.engine import Engine
 
-DOCUMENT_ATOMS = 10_000
 LEAST_ROUTED = 5
 MEASURED_S = 6.0  # routing at one size, whole and step by step
 
@@ -82,14 +82,19 @@ def _steps(bank: Bank, engine: Engine, question: str, meter: Meter) -> None:
         uids = [uid for uid, _ in bank.search(key_E, limit=limit)]
     with meter.part("words"):
         index = bank.lexical()
-        rows, _ = index.top(question, limit)
+        lexical = index.all_scores(question)
+    with meter.part("words around"):
+        stretch = index.stretch_scores(question, own=lexical)
+    with meter.part("best by words"):
+        rows = best_rows(lexical + stretch, limit)
     uids = list(dict.fromkeys([*uids, *(index.uids[row] for row in rows)]))
     with meter.part("atoms of candidates"):
         bank.atoms_by_uid(uids)
     with meter.part("keys of candidates"):
         bank.keys_by_uid(uids)
     with meter.part("words of candidates"):
-        index.scores(question, index.rows_of(uids))
+        rows = index.rows_of(uids)
+        _ = lexical[rows], stretch[rows]
     with meter.part("documents"):
         bank.documents()
 

@@ -24,13 +24,14 @@ from models import generation
 from models.atoms import Atom
 from models.engine import Candidates, Engine, RoutedRows
 from models.injection import ComposedAdapter
-from models.lexical import LexicalIndex
+from models.lexical import LexicalIndex, best_rows
 from training.bench.efficiency.meters import MIB, Meter, summary
 from training.bench.efficiency.request import EfficiencyRequest
 from training.bench.efficiency.subjects import Subject
 from training.bench.efficiency.texts import as_atoms, invented, words
 
 BLOCK_ROWS = 2**17
+DOCUMENT_ATOMS = 10_000  # words are searched by stretches of neighbours too, which end with a document
 ATOM_WORDS, QUESTION_WORDS = 18, 8
 NUM_QUESTIONS = 16
 CUDA_NEW_TOKENS, CPU_NEW_TOKENS = 32, 16
@@ -90,8 +91,10 @@ def word_index(num_rows: int) -> WordIndex:
     """Return the index of so many atoms; it depends on no base, so that runs of one process share it."""
     rng = random.Random(SEED)
     texts = [words(ATOM_WORDS, rng) for _ in range(num_rows)]
+    documents = [row // DOCUMENT_ATOMS for row in range(num_rows)]
     begin = time.perf_counter()
-    return WordIndex(index=LexicalIndex.build(texts), build_s=time.perf_counter() - begin)
+    index = LexicalIndex.build(texts, documents=documents)
+    return WordIndex(index=index, build_s=time.perf_counter() - begin)
 
 
 @dataclass(kw_only=True)
@@ -131,16 +134,17 @@ class AskedBank:
             key_E = self.engine.query_key(question)
         with meter.part("stage 1, keys"):
             rows, cosine = self.keys.top(key_E, spec.num_candidates)
-        lexical = np.zeros(len(rows), dtype=np.float32)
+        lexical = stretch = np.zeros(len(rows), dtype=np.float32)
         if self.index is not None:
             with meter.part("stage 1, words"):
-                named, _ = self.index.top(question, spec.num_candidates)
-                more = np.setdiff1d(named, rows)
-                lexical = self.index.scores(question, np.concatenate([rows, more]))
+                lexical = self.index.all_scores(question)
+                stretch = self.index.stretch_scores(question, own=lexical)
+                more = np.setdiff1d(best_rows(lexical + stretch, spec.num_candidates), rows)
                 cosine = np.concatenate([cosine, self.keys.cosines(key_E, more)])
                 rows = np.concatenate([rows, more])
+                lexical, stretch = lexical[rows], stretch[rows]
         with meter.part("stage 2"):
-            found = Candidates(cosine=cosine, lexical=lexical, rerank=None)
+            found = Candidates(cosine=cosine, lexical=lexical, stretch=stretch, rerank=None)
             atoms = [self.atoms[row % len(self.atoms)] for row in rows.tolist()]
             return self.engine.route(found, atoms, top_k=spec.top_k)
 
