@@ -42,9 +42,13 @@ class LibraryOfSuite(Library):
     Computed at once for exactly these rows, they do not depend on earlier questions, to the last bit.
     """
 
+    def forget(self) -> None:
+        """Drop all token states."""
+        self._entry.clear()
+
     def hold(self, routed: RoutedAsks) -> None:
         """Compute the token states of all routed atoms."""
-        self._entry.clear()
+        self.forget()
         if self.network.spec.kv.source == "tokens":
             self._states(routed.row_BK.unique().tolist())
 
@@ -176,6 +180,7 @@ class SuiteBank:
         return self._routed[key]
 
     def _route(self, asks: Sequence[Ask]) -> RoutedAsks:
+        self.library.forget()
         parts = [asks[begin : begin + ROUTE_ROWS] for begin in range(0, len(asks), ROUTE_ROWS)]
         return joined([self._route_part(part) for part in parts])
 
@@ -185,7 +190,8 @@ class SuiteBank:
             found = self.library.library_candidates(asks, key_BE)
         else:
             found = [self._document_candidates(ask, key_E) for ask, key_E in zip(asks, key_BE, strict=True)]
-        return self.library.route(key_BE, found, top_k=self.top_k, num_atoms=[self._size(ask) for ask in asks])
+        num_atoms = [self._size(ask) for ask in asks]
+        return self.library.route(key_BE, found, top_k=self.top_k, num_atoms=num_atoms, asks=asks)
 
     def _document_candidates(self, ask: Ask, key_E: Tensor) -> Candidates:
         """Return stage 1 in the bank of one document, as the product has it: few atoms are candidates all."""

@@ -105,7 +105,11 @@ def test_few_atoms_are_candidates_all_and_many_are_those_that_either_search_find
     assert (wide.rows.tolist(), wide.stretch.tolist()) == ([0, 1, 2], stretch.tolist())
 
 
-def test_routing_does_not_depend_on_what_was_asked_before(base, network):
+@pytest.mark.parametrize("num_read", [0, 2])
+def test_routing_does_not_depend_on_what_was_asked_before(base, num_read):
+    network = tiny_network(base, tiny_spec(router={"num_read": num_read}))
+    with torch.no_grad():
+        network.router.reading.fill_(1.0)  # the model reads the candidates before some are chosen
     fresh, used = bank_of(base, network), bank_of(base, network)
     used.route([0]), used.route_strangers([1, 2])
     used.library.hold(used.route([4]))
