@@ -33,6 +33,7 @@ class Plan:
         library_B: Candidates are the passage's atoms and the best 32 of the whole library by BM25 and by cosine, not
             the passage alone.
         absent_B: Leave the passage's own atoms out, so that nothing is gold.
+        withheld_B: Leave the gold and supporting atoms out: the right passage, without the answer.
         suppress_B: The adapter composed for this question should vanish.
         coin_B: A uniform number a question, for what the step decides at random.
         random_R: Flat rows of atoms drawn from all, the same for every part.
@@ -41,6 +42,7 @@ class Plan:
     episode_B: np.ndarray
     library_B: np.ndarray
     absent_B: np.ndarray
+    withheld_B: np.ndarray
     suppress_B: np.ndarray
     coin_B: np.ndarray
     random_R: np.ndarray
@@ -157,6 +159,9 @@ class Sampler:
         absent = np.zeros(len(episode), dtype=bool)
         # Some answerable questions are asked of a library without their passage: a miss that looks like a hit.
         absent[: round(config.global_batch * config.share_absent)] = True
+        withheld = np.zeros(len(episode), dtype=bool)
+        first = round(config.global_batch * config.share_absent)
+        withheld[first : first + round(config.global_batch * config.share_withheld)] = True
         begin = len(lm) + len(route[0]) + len(route[1])
         absent[begin : begin + len(route[2])] = True
         in_library = (kind[episode] == ANSWERABLE) & (rng.random(len(episode)) < config.share_library)
@@ -169,6 +174,7 @@ class Sampler:
             episode_B=episode,
             library_B=in_library | absent,
             absent_B=absent,
+            withheld_B=withheld,
             suppress_B=suppress,
             coin_B=rng.random(len(episode), dtype=np.float32),
             random_R=rng.choice(num_atoms, min(NUM_RANDOM, num_atoms), replace=False),
@@ -183,8 +189,9 @@ class Sampler:
                 library, every other passage's atoms out.
         """
         e = self.e
-        flags = np.stack([plan.library_B, plan.absent_B, np.arange(len(plan.episode_B)) < plan.num_lm])
-        episode_B, (library_B, absent_B, in_lm_B) = self._send(plan.episode_B), self._send(flags)
+        in_lm = np.arange(len(plan.episode_B)) < plan.num_lm
+        flags = self._send(np.stack([plan.library_B, plan.absent_B, plan.withheld_B, in_lm]))
+        episode_B, (library_B, absent_B, withheld_B, in_lm_B) = self._send(plan.episode_B), flags
         question_B, passage_B, kind_B = e["question"][episode_B], e["passage"][episode_B], e["kind"][episode_B]
         passages = self.host.passage[plan.episode_B]
         width = int((self.host.atom_start[passages + 1] - self.host.atom_start[passages]).max(initial=1))
@@ -201,10 +208,12 @@ class Sampler:
             contrast = torch.cat([valid, far_valid], dim=1)
             valid = torch.cat([valid, far_valid & library_B[:, None]], dim=1)
             lexical = torch.cat([lexical, far_lexical], dim=1)
+        gold, supporting = (_among(candidate, e[role][question_B]) for role in ("gold", "supporting"))
+        valid = valid & ~((gold | supporting) & withheld_B[:, None])
         lexical = lexical * valid
-        gold = _among(candidate, e["gold"][question_B]) & valid
+        gold = gold & valid
         random_R = self._send(plan.random_R)
-        refuse_B = (kind_B == SIBLING) | (kind_B == UNANSWERABLE) | (absent_B & in_lm_B)
+        refuse_B = (kind_B == SIBLING) | (kind_B == UNANSWERABLE) | ((absent_B | withheld_B) & in_lm_B)
         return Batch(
             question_B=question_B,
             candidate_BC=candidate.masked_fill(~contrast, 0),
@@ -214,7 +223,7 @@ class Sampler:
             random_BR=~self._at_home(question_B, random_R[None]),
             lexical_BC=lexical,
             gold_BC=gold,
-            supporting_BC=_among(candidate, e["supporting"][question_B]) & valid,
+            supporting_BC=supporting & valid,
             distractor_BC=self._distractors(question_B, candidate, valid, gold, lexical),
             group_BC=e["group"][candidate.masked_fill(~valid, 0)].masked_fill(~valid, -1),
             refuse_B=refuse_B,
@@ -285,6 +294,7 @@ def fixed_plan(episode_B: np.ndarray, *, library: bool) -> Plan:
         episode_B=episode_B,
         library_B=no | library,
         absent_B=no,
+        withheld_B=no,
         suppress_B=no,
         coin_B=np.ones(len(episode_B), dtype=np.float32),
         random_R=np.empty(0, dtype=np.int64),

@@ -35,6 +35,8 @@ class TrainConfig:
         share_library: Share of questions routed among all passages' atoms instead of their own passage's.
         share_sibling: Share of language-model questions asked of a sibling passage, with the refusal as target.
         share_absent: Share of language-model questions asked of all other passages, with the refusal as target.
+        share_withheld: Share of language-model questions asked of their passage without its gold and supporting atoms,
+            with the refusal as target.
         refuse_near_miss: Unanswerable questions of a passage train the model to refuse, instead of suppressing the
             adapter like off-topic ones.
         supporting_as_negative: Supporting atoms count as negatives of the router, instead of not at all.
@@ -73,6 +75,7 @@ class TrainConfig:
     share_library: float = 0.5
     share_sibling: float = 0.1
     share_absent: float = 0.1
+    share_withheld: float = 0.0
     refuse_near_miss: bool = True
     supporting_as_negative: bool = False
     gold_forcing: float = 0.5
@@ -110,9 +113,17 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for f in fields(self):
             _check_kind(f.name, f.type, getattr(self, f.name))
-        for name in ("share_library", "share_sibling", "share_absent", "gold_forcing", "target_density"):
+        for name in (
+            "share_library",
+            "share_sibling",
+            "share_absent",
+            "share_withheld",
+            "gold_forcing",
+            "target_density",
+        ):
             _require(0.0 <= getattr(self, name) <= 1.0, name, "in [0, 1]", getattr(self, name))
-        _require(self.share_sibling + self.share_absent < 1.0, "share_sibling", "below 1 with share_absent", 1.0)
+        refused = self.share_sibling + self.share_absent + self.share_withheld
+        _require(refused < 1.0, "share_sibling", "below 1 with share_absent and share_withheld", refused)
         _require(self.recipe in RECIPES, "recipe", f"one of {', '.join(RECIPES)}", self.recipe)
         _require(
             self.protect_form in PROTECT_FORMS, "protect_form", f"one of {', '.join(PROTECT_FORMS)}", self.protect_form

@@ -110,6 +110,25 @@ def test_an_absent_passage_leaves_no_gold_and_none_of_its_atoms():
         assert not {3 * (question // 3) + i for i in range(3)} & set(listed(batch, row))
 
 
+def test_withheld_answers_leave_the_rest_of_the_passage_and_a_refusal():
+    sampler = sampler_of(river_and_town())
+    plan = fixed_plan(sampler.answered, library=False)
+    whole = sampler.collate(plan, None)
+    batch = sampler.collate(replace(plan, withheld_B=np.ones(len(plan.episode_B), dtype=bool)), None)
+    assert whole.gold_BC.any(-1).all() and not whole.refuse_B.any()
+    assert batch.refuse_B.all() and not batch.gold_BC.any()
+    assert torch.equal(batch.valid_BC, whole.valid_BC & ~whole.gold_BC)
+    assert not batch.lexical_BC[whole.gold_BC].any() and not (batch.distractor_BC & whole.gold_BC).any()
+
+
+def test_the_shares_of_refusals_do_not_overlap_and_only_the_language_model_is_asked_so():
+    config = replace(CONFIG, global_batch=20, share_absent=0.1, share_withheld=0.2)
+    plan = sampler_of(colours(40), config).plan(3)
+    asked = slice(0, plan.num_lm)
+    assert (plan.absent_B[asked].sum(), plan.withheld_B.sum()) == (2, 4)
+    assert not (plan.absent_B & plan.withheld_B).any() and not plan.withheld_B[plan.num_lm :].any()
+
+
 def test_a_copy_of_the_passage_is_no_negative_and_does_not_stand_in_for_an_absent_one():
     sampler = sampler_of([*colours(4), *colours(1)])  # passage 4, atoms 12 to 14, is passage 0 once more
     for absent in (False, True):
