@@ -49,7 +49,6 @@ class Answerer:
     Args:
         gate: None where no memory was trained.
         max_rows: Of a batch, beside what fits by tokens.
-        on_done: Called with the number of samples after each batch.
     """
 
     def __init__(
@@ -67,7 +66,11 @@ class Answerer:
     def answer(
         self, system: System, bank: SuiteBank, rows: Sequence[int], *, on_done: Callable[[int], None] = lambda n: None
     ) -> list[Reply]:
-        """Return one reply a sample, in the order of `rows`."""
+        """Return one reply a sample, in the order of `rows`.
+
+        Args:
+            on_done: Called after each batch with the number of its samples.
+        """
         try:
             given = system.give(bank, rows)
             prompts = [
@@ -77,6 +80,7 @@ class Answerer:
         except Exception as error:
             if len(rows) > 1:
                 return [reply for row in rows for reply in self.answer(system, bank, [row], on_done=on_done)]
+            on_done(1)
             return [_failed(error)]
         replies: dict[int, Reply] = {}
         weights = given.weights or [0] * len(rows)

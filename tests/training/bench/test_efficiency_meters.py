@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.bench.efficiency.generating import CAST, EVERYTHING, NOTHING, overheads, speed
+from training.bench.efficiency.generating import EVERYTHING, NOTHING, overheads, speed
 from training.bench.efficiency.meters import MIB, Meter, ProcessMemory, Reading, UnknownMemory, summary, times
 
 CPU = torch.device("cpu")
@@ -98,11 +98,11 @@ def test_overhead_is_the_share_of_the_time_without_an_adapter():
     def readings(*seconds: float) -> list[Reading]:
         return [Reading(seconds=s, parts={"other tokens": 0.8 * s}) for s in seconds]
 
-    by_kind = {NOTHING: readings(2.0, 4.0, 2.0), EVERYTHING: readings(2.1, 4.1, 2.2), CAST: readings(2.02, 4.04)}
+    by_kind = {NOTHING: readings(2.0, 4.0, 2.0), EVERYTHING: readings(2.1, 4.1, 2.2), "part": readings(2.02, 4.04)}
     found = overheads(by_kind, compose_s=0.3)
     # Turn by turn 5, 2.5 and 10 %: the slow second one changes nothing. Composing adds 0.3 / 2.0 = 15 %.
     assert found["overhead"] == 0.05 and found["overhead_range"] == [0.025, 0.1]
     assert found["overhead_with_compose"] == 0.2
-    assert found["overhead_of"] == {EVERYTHING: 0.05, CAST: 0.01}
+    assert found["overhead_of"] == {EVERYTHING: 0.05, "part": 0.01}
     # 16 tokens in 2 s; 15 of them, behind the first, in 1.6 s.
     assert speed(by_kind[NOTHING], 16) == {"tokens_per_s": 9.375, "tokens_per_s_whole": 8.0}

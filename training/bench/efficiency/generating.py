@@ -1,8 +1,7 @@
 """Part 4: how much slower a base answers with memory in it, and which part of the memory that is.
 
 The same prompt is read and continued by the same number of tokens without an adapter, with micro-LoRA alone, with
-micro-KV alone, with both, and with both cast to the base's dtype beforehand. The kinds take turns, so that a machine
-that slows down slows all of them down.
+micro-KV alone, and with both. The kinds take turns, so that a machine that slows down slows all of them down.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.engine import Engine
-from models.injection import ComposedAdapter, LayerPrefix
+from models.injection import ComposedAdapter
 from training.bench.efficiency.meters import Meter, Reading, summary
 from training.bench.efficiency.questions import (
     QUESTION_WORDS,
@@ -32,7 +31,7 @@ from training.bench.efficiency.subjects import Subject
 from training.bench.efficiency.texts import words
 
 _SAME_VALUES = (torch.ops.aten._unsafe_view.default, torch.ops.aten.detach.default)
-NOTHING, EVERYTHING, CAST = "no adapter", "adapter", "adapter, cast beforehand"
+NOTHING, EVERYTHING = "no adapter", "adapter"
 
 
 class CountOps(TorchDispatchMode):
@@ -53,7 +52,7 @@ def generation_part(subject: Subject, request: EfficiencyRequest, meter: Meter) 
     rng, engine = random.Random(request.seed), subject.engine
     question = words(QUESTION_WORDS, rng)
     adapter, compose = _composed(subject, request, meter, question)
-    kinds = variants(adapter, subject.base.dtype)
+    kinds = variants(adapter)
     tokens = new_tokens_of(request, subject)
     calls = [partial(generate, engine, question, kind, meter, new_tokens=tokens) for kind in kinds.values()]
     readings = meter.repeat(
@@ -77,24 +76,13 @@ def generation_part(subject: Subject, request: EfficiencyRequest, meter: Meter) 
     }
 
 
-def variants(adapter: ComposedAdapter, dtype: torch.dtype) -> dict[str, ComposedAdapter | None]:
+def variants(adapter: ComposedAdapter) -> dict[str, ComposedAdapter | None]:
     """Return what is compared; parts that this memory does not have are left out."""
     found: dict[str, ComposedAdapter | None] = {NOTHING: None}
     if adapter.prefix:
         found["micro-LoRA alone"] = replace(adapter, prefix={})
         found["micro-KV alone"] = replace(adapter, lora={})
-    return {**found, EVERYTHING: adapter, CAST: cast(adapter, dtype)}
-
-
-def cast(adapter: ComposedAdapter, dtype: torch.dtype) -> ComposedAdapter:
-    """Return the adapter with all factors and slots in the base's dtype."""
-    return ComposedAdapter(
-        lora={site: (a.to(dtype), b.to(dtype)) for site, (a, b) in adapter.lora.items()},
-        prefix={
-            layer: LayerPrefix(key_BHSF=p.key_BHSF.to(dtype), value_BHSF=p.value_BHSF.to(dtype), bias_BS=p.bias_BS)
-            for layer, p in adapter.prefix.items()
-        },
-    )
+    return {**found, EVERYTHING: adapter}
 
 
 def generate(engine: Engine, question: str, adapter: ComposedAdapter | None, meter: Meter, *, new_tokens: int) -> None:

@@ -55,19 +55,9 @@ def run_efficiency(request: EfficiencyRequest, on_event: Emit = lambda _: None) 
     """
     begin = time.perf_counter()
     subject = make_subject(request)
+    load_s = round(time.perf_counter() - begin, 2)
     meter = Meter(subject.base.device)
-    run = {
-        "model": request.model,
-        "size": request.size,
-        **subject.facts(),
-        "machine": machine(subject.base.device),
-        "memory_measure": meter.memory.kind,
-        "request": _told(request),
-        "paper": COMPILE_COST.get(request.model, {}),
-        "load_s": round(time.perf_counter() - begin, 2),
-        "parts": {},
-        "targets": [],
-    }
+    run = {**_facts(subject, request, meter), "load_s": load_s, "parts": {}, "targets": []}
     name = f"{request.model} {subject.spec.recipe} {request.size} {subject.base.device.type}"
     for part in (p for p in PARTS if p in request.parts):
         on_event({"event": "part", "run": name, "part": part, "status": "started"})
@@ -80,6 +70,18 @@ def run_efficiency(request: EfficiencyRequest, on_event: Emit = lambda _: None) 
             _write(request.out, name, run)
         on_event({"event": "part", "run": name, "part": part, "status": "done", "seconds": seconds})
     return run
+
+
+def _facts(subject: Subject, request: EfficiencyRequest, meter: Meter) -> dict[str, Any]:
+    return {
+        "model": request.model,
+        "size": request.size,
+        **subject.facts(),
+        "machine": machine(subject.base.device),
+        "memory_measure": meter.memory.kind,
+        "request": _told(request),
+        "paper": COMPILE_COST.get(request.model, {}),
+    }
 
 
 def _targets(parts: dict[str, Any], meter: Meter) -> list[dict[str, Any]]:

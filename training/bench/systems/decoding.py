@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.base import FrozenBase
 from models.generation import Prefill, prefill
-from models.injection import ComposedAdapter, LayerPrefix, attached
+from models.injection import ComposedAdapter, attached
 from models.prompts import end_ids
 
 # Rows are dropped once no more than this share of them goes on: dropping copies the cache, as a step does.
@@ -90,7 +90,6 @@ def decode(
     Returns:
         Token ids of each answer without its end, and the log-probability that it begins with `refusal`.
     """
-    adapter = None if adapter is None else _in_dtype(adapter, base.dtype)
     with attached(base, adapter):
         start = prefill(base, prompts, refusal)
     return _continue(base, start, adapter, max_new_tokens), start.refusal_logprob_B.tolist()
@@ -156,17 +155,6 @@ def _continue(base: FrozenBase, start: Prefill, adapter: ComposedAdapter | None,
                 answers.take()
                 num_tokens += 1
     return answers.ids
-
-
-def _in_dtype(adapter: ComposedAdapter, dtype: torch.dtype) -> ComposedAdapter:
-    """Turn an adapter into the base's dtype once, not at every token."""
-    return ComposedAdapter(
-        lora={site: (a.to(dtype), b.to(dtype)) for site, (a, b) in adapter.lora.items()},
-        prefix={
-            layer: LayerPrefix(key_BHSF=p.key_BHSF.to(dtype), value_BHSF=p.value_BHSF.to(dtype), bias_BS=p.bias_BS)
-            for layer, p in adapter.prefix.items()
-        },
-    )
 
 
 def _rows(adapter: ComposedAdapter, keep_C: Tensor) -> ComposedAdapter:
