@@ -48,7 +48,7 @@ def refusal(suites: Mapping[str, Any]) -> Table:
                 by_kind = [percent(figures["by_kind"].get(kind)) for kind in kinds]
                 who = "prompt" if system in NO_ADAPTER else refuser
                 answered = percent(figures.get("answerable_f1"))
-                rows.append([name.removeprefix("refusal/"), system, who, *by_kind, answered])
+                rows.append([name, system, who, *by_kind, answered])
     headers = ["suite", "system", "refused by", *kinds, "answerable F1"]
     title = "Refusal F1 by kind of unanswerable question"
     notes = [f"{name}: {note}" for name, suite in suites.items() for note in suite["notes"]]

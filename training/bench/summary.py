@@ -146,6 +146,6 @@ def refusal_summary(results: Results, suite: str) -> dict[str, Any]:
     if not systems:
         return {}
     notes = [results.bank(suite), results.suite_facts(suite).get("note", "")]
-    if bank == "all":
+    if any(len(refusal.certain(rows, bank)) < len(rows) for rows in of_suite.values()):
         notes.append(OF_ANOTHER_DOCUMENT)
     return {"notes": [note for note in notes if note], "systems": systems}
