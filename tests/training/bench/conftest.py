@@ -1,10 +1,13 @@
-"""What the tests of the benchmark share: atoms are kept in a folder of the test run, not in the user's cache."""
+"""What the tests of the benchmark share: a tiny base with a memory, and atoms kept out of the user's cache."""
 
 from pathlib import Path
 
 import pytest
 
 import training.bench.records
+from models.base import FrozenBase
+from models.network import MemoryNetwork
+from tests.models.tiny import tiny_base, tiny_network
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +16,15 @@ def own_records(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.getbasetemp() / "records"
     monkeypatch.setattr(training.bench.records, "records_root", lambda: folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def base() -> FrozenBase:
+    """A tiny Llama."""
+    return tiny_base("llama")
+
+
+@pytest.fixture(scope="module")
+def network(base: FrozenBase) -> MemoryNetwork:
+    """A memory that fits the base."""
+    return tiny_network(base)

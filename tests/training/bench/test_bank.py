@@ -6,22 +6,12 @@ import torch
 
 import training.bench.records
 from models.lexical import LexicalIndex
-from tests.models.tiny import tiny_base, tiny_network, tiny_spec
+from tests.models.tiny import tiny_network, tiny_spec
 from tests.training.bench.worlds import HARBOUR, TOWN, ZOO, bank_of, small_suite
 from training.bench.bank import joined, strangers, taken
 from training.bench.records import bench_records
 from training.datasets.context import QAItem
 from training.records import DataError
-
-
-@pytest.fixture(scope="module")
-def base():
-    return tiny_base("llama")
-
-
-@pytest.fixture(scope="module")
-def network(base):
-    return tiny_network(base)
 
 
 def texts_of(bank, routed):

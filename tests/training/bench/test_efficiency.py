@@ -14,14 +14,6 @@ from training.bench.efficiency.targets import judged
 SMALL = ["--tokens", "48", "--atoms", "3", "--bank-sizes", "20", "40", "--new-tokens", "2", "--budget-s", "0"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def row(rows, start):
     return next(r for r in rows if r["name"].startswith(start))
 

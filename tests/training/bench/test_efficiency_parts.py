@@ -42,14 +42,6 @@ SPECS = {
 ATOMS = ("Ilse Kant built nine bridges.", "Otters live in lake Tor.", "The zoo keeps forty otters.")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def subject_of(spec_name: str = "d2a", family: str = "llama") -> Subject:
     base = tiny_base(family)
     network = tiny_network(base, SPECS[spec_name]).requires_grad_(False)

@@ -8,7 +8,7 @@ from models.baselines.checkpoint import BaselineMeta, save_baseline
 from models.baselines.d2l import D2LConfig, HyperLora, internalize
 from models.baselines.reader import StaticLora
 from models.errors import CheckpointError
-from tests.models.tiny import tiny_base, tiny_network, tiny_spec
+from tests.models.tiny import tiny_spec
 from tests.training.bench.worlds import TOWN, ZOO, bank_of, small_suite
 from training.bench.bank import taken
 from training.bench.protocols import OfficialPrompt, Protocol
@@ -17,16 +17,6 @@ from training.bench.systems.passages import Passages, fused, windows
 from training.bench.systems.prompts import Prompts
 
 ROWS = range(5)
-
-
-@pytest.fixture(scope="module")
-def base():
-    return tiny_base("llama")
-
-
-@pytest.fixture(scope="module")
-def network(base):
-    return tiny_network(base)
 
 
 @pytest.fixture(scope="module")
