@@ -50,7 +50,7 @@ class EfficiencyRequest:
     new_tokens: int | None = None
     parts: tuple[str, ...] = PARTS
     budget_s: float = 75.0
-    index_budget_s: float = 60.0
+    index_budget_s: float = 90.0
     memory_gib: float | None = None
     base_path: Path | None = None
     checkpoint: Path | None = None
