@@ -156,6 +156,37 @@ def test_a_score_is_the_papers_and_the_official_side_by_side():
     assert scores == {"f1": pytest.approx(0.5), "em": 0.0, "rouge_l": pytest.approx(0.5), "official": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("metric", "prediction", "references", "expected"),
+    [
+        # SQuAD deletes punctuation: "coop" and "c" are words; bags count twice what stands twice: 2 of 3 and 2 of 2.
+        ("squad", "Co-op C.", ["coop c"], 1.0),
+        ("squad", "go go stop", ["stop go"], 0.8),
+        # Articles go after punctuation: "a." is one, "theatre" is none. 1 of 1 and 1 of 2.
+        ("squad", "a. theatre", ["the theatre, an inn"], 2 / 3),
+        ("qa_f1", "The answer is Tor", ["Sol", "Tor."], 0.5),  # 1 of 3 and 1 of 1
+        # DROP parts words at the hyphen, and a number within a longer reference opens its gate: {30.0, yard}.
+        ("drop", "co-op", ["coop"], 0.0),
+        ("drop", "30", ["30-yard"], 0.67),
+        ("drop", "thirty yards", ["30 yards"], 0.0),
+        # Two spans for one: {7.0} fits, 1 of 2; the second reference is fitted whole.
+        ("drop", "7 and 9", ["7"], 0.5),
+        ("drop", "7 and 9", ["7", "7 and 9"], 1.0),
+        ("2wiki", "No, never", ["no"], 0.0),
+        ("2wiki", "no.", ["No"], 1.0),
+        ("qasper", "BLEU", ["Unanswerable", "BLEU, ROUGE"], 2 / 3),
+        ("qasper", "unanswerable", ["Unanswerable", "BLEU, ROUGE"], 1.0),
+        ("squad_v2", "a", ["Tor"], 0.0),  # nothing is left of it: no answer
+        ("qa_f1_first_line", "Tor\n\nPassage: Sol", ["Tor"], 1.0),
+        ("rouge_l", "the old red fox", ["fox, red"], 2 * 1 / (3 + 2)),
+    ],
+)
+def test_official_scores_by_hand(metric, prediction, references, expected):
+    spans = tuple(tuple(reference.split(" and ")) for reference in references)
+    asked = sample(*references, spans=spans if metric == "drop" else ())
+    assert score(metric, prediction, asked)["official"] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_refusal_is_right_where_nothing_can_be_answered_under_every_metric(metric):
     assert score(metric, "Unanswerable.", sample(kind="human")) == dict.fromkeys(("f1", "em", "rouge_l", "official"), 1)
