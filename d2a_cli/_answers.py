@@ -47,6 +47,7 @@ ANSWER_SCHEMA: dict[str, Any] = {
             "score": "number; 0 is the null slot's",
             "weight": "0 to 1",
             "selected": "whether it was written into the model",
+            "refusal_logprob": "nats under this atom alone, or null where the model did not read it",
         }
     ],
     "context": "none | atoms | document",
@@ -125,6 +126,7 @@ def show_candidates(atoms: tuple[RoutedAtom, ...]) -> None:
             f"{a.cosine:.3f}",
             f"{a.lexical:.3f}",
             "-" if a.rerank is None else f"{a.rerank:.3f}",
+            "-" if a.refusal_logprob is None else f"{a.refusal_logprob:.3f}",
             f"{a.score:.3f}",
             f"{a.weight:.3f}",
             a.page_label,
@@ -133,7 +135,19 @@ def show_candidates(atoms: tuple[RoutedAtom, ...]) -> None:
         )
         for a in sorted(atoms, key=lambda a: (-a.weight, -a.score))
     ]
-    headers = ("used", "atom", "cosine", "lexical", "rerank", "score", "weight", "page", "document", "content")
+    headers = (
+        "used",
+        "atom",
+        "cosine",
+        "lexical",
+        "rerank",
+        "refusal",
+        "score",
+        "weight",
+        "page",
+        "document",
+        "content",
+    )
     _output.table(headers, rows)
 
 

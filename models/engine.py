@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from models.injection import ComposedAdapter, attached
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.presets import Preset
 from models.prompts import prompt_ids, refusal_ids
+from models.reading import refusal_of_each
 from models.reranker import CrossEncoder, find_reranker
 from models.router import AnswerabilityGate, atom_metadata, gate_features
 
@@ -50,13 +51,18 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedRows:
-    """Scores of all candidates, and the rows that were selected with their weights, best first."""
+    """Scores of all candidates, and the rows that were selected with their weights, best first.
+
+    Args:
+        refusal: Log P that the model refuses under a candidate alone, nats, by row, for those that it has read.
+    """
 
     score: list[float]
     rows: list[int]
     weight: list[float]
     log_weight: list[float]
     top_lexical: float
+    refusal: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +159,41 @@ class Engine:
         )
 
     @torch.no_grad()
+    def read(
+        self, question: str, routed: RoutedRows, tensors: Mapping[str, Sequence[Tensor]], *, top_k: int
+    ) -> RoutedRows:
+        """Let the model read each selected candidate alone, and select the `top_k` best of them anew.
+
+        Args:
+            tensors: The selected candidates' shard tensors, in their order.
+        """
+        router, device, rows = self.network.router, self.base.device, routed.rows
+        full = "mask" in tensors
+        refusal_M = refusal_of_each(
+            self.base,
+            self.network.compiler,
+            [prompt_ids(self.base.tokenizer, question)] * len(rows),
+            latent_PZ=None if full else torch.stack(list(tensors["latent"])).to(device),
+            factors=self._stored_factors(tensors) if full else None,
+            slots=self._slots(tensors),
+            slot_rows_P=torch.arange(len(rows), device=device),
+        )
+        before_M = torch.tensor([routed.score[row] for row in rows], device=device)
+        score_1M = router.after_reading(before_M, refusal_M)[None]
+        routing = router.select(score_1M, torch.ones_like(score_1M, dtype=torch.bool), top_k=top_k)
+        score = list(routed.score)
+        for row, value in zip(rows, score_1M[0].tolist(), strict=True):
+            score[row] = value
+        return replace(
+            routed,
+            score=score,
+            rows=[rows[i] for i in routing.index_BK[0].tolist()],
+            weight=routing.weight_BK[0].tolist(),
+            log_weight=routing.log_weight_BK[0].tolist(),
+            refusal=dict(zip(rows, refusal_M.tolist(), strict=True)),
+        )
+
+    @torch.no_grad()
     def compose(
         self, routed: RoutedRows, tensors: Mapping[str, Sequence[Tensor]], *, with_kv: bool = True
     ) -> ComposedAdapter:
@@ -165,7 +206,7 @@ class Engine:
             log_weight_BK.exp(),
             log_weight_BK,
             latent_BKZ=None if full else latent_BKZ,
-            factors=self._stored_factors(tensors) if full else None,
+            factors=self._stored_factors(tensors, leading=(1,)) if full else None,
             slots=self._slots(tensors) if with_kv else None,
             slot_rows_BK=torch.arange(len(routed.rows), device=self.base.device)[None],
             mode=self.composition,
@@ -180,7 +221,9 @@ class Engine:
 
     def answerability(self, routed: RoutedRows, started: Started, *, num_atoms: int) -> float:
         """Return how sure the gate is, in [0, 1], that a bank of `num_atoms` atoms can answer."""
-        looks_at = (max(routed.score), routed.top_lexical, started.refusal_logprob, num_atoms)
+        # The best of those that were read, where any were: the others' scores are of before.
+        best = max(routed.score[row] for row in routed.refusal or range(len(routed.score)))
+        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms)
         return float(self.gate(gate_features(*(torch.tensor(x) for x in looks_at))))
 
     def finish(
@@ -223,9 +266,12 @@ class Engine:
         named = {f"a.{_name(s)}": a for s, a in factors.a.items()} | {f"b.{_name(s)}": b for s, b in factors.b.items()}
         return {name: t.cpu().contiguous() for name, t in {**named, "mask": factors.mask_logits}.items()}
 
-    def _stored_factors(self, tensors: Mapping[str, Sequence[Tensor]]) -> LoraFactors:
+    def _stored_factors(self, tensors: Mapping[str, Sequence[Tensor]], *, leading: tuple[int, ...] = ()) -> LoraFactors:
+        """Return the stored factors of some atoms, one after the other behind `leading` dimensions of 1."""
+
         def read(name: str) -> Tensor:
-            return torch.stack(list(tensors[name])).to(self.base.device)[None]
+            stacked = torch.stack(list(tensors[name])).to(self.base.device)
+            return stacked.view(*leading, *stacked.shape)
 
         sites = self.network.compiler.sites
         return LoraFactors(

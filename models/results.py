@@ -98,6 +98,7 @@ class RoutedAtom:
         cosine: Similarity of question key and provenance key, in [-1, 1].
         lexical: Normalised BM25, in [0, 1].
         rerank: Cross-encoder score, None where no reranker ran.
+        refusal_logprob: Log P that the model refuses under this atom alone, nats; None where it was not read.
         score: Fused score; 0 is the null slot's.
         weight: Routing weight in [0, 1]; 0 for candidates outside the top K.
     """
@@ -113,6 +114,7 @@ class RoutedAtom:
     score: float
     weight: float
     selected: bool
+    refusal_logprob: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

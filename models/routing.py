@@ -40,7 +40,12 @@ def route_question(
         stretch=stretch[rows],
         rerank=engine.rerank(question, [a.atom.content for a in stored]),
     )
-    routed = engine.route(found, [a.atom for a in stored], top_k=top_k or spec.top_k)
+    top_k = top_k or spec.top_k
+    num_read = engine.network.router.num_read
+    routed = engine.route(found, [a.atom for a in stored], top_k=max(top_k, num_read))
+    if num_read:
+        tensors = bank.load_shard_rows([stored[row].uid for row in routed.rows])
+        routed = engine.read(question, routed, tensors, top_k=top_k)
     titles = {d.document_id: d.title for d in bank.documents()}
     return stored, routed, _explained(stored, titles, found, routed)
 
@@ -61,6 +66,7 @@ def _explained(
             cosine=float(found.cosine[i]),
             lexical=float(found.lexical[i]),
             rerank=None if found.rerank is None else float(found.rerank[i]),
+            refusal_logprob=routed.refusal.get(i),
             score=routed.score[i],
             weight=weight.get(i, 0.0),
             selected=i in weight,

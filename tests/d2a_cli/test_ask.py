@@ -141,8 +141,8 @@ def test_explain_lists_candidates_by_weight_as_tabs_when_piped(d2a: Run) -> None
     lines = d2a("ask", "--explain", "When?").stdout.splitlines()
     start = next(i for i, text in enumerate(lines) if text.startswith("used\tatom\tcosine"))
     first = lines[start + 1].split("\t")
-    assert first[:7] == ["*", "00c0ffee00c0ffee-000001", "0.750", "0.500", "-", "2.250", "0.875"]
-    assert first[9] == ("The lighthouse was lit in 1874. " * 8).strip()  # never cut when piped
+    assert first[:8] == ["*", "00c0ffee00c0ffee-000001", "0.750", "0.500", "-", "-", "2.250", "0.875"]
+    assert first[10] == ("The lighthouse was lit in 1874. " * 8).strip()  # never cut when piped
     assert lines[start + 2].split("\t")[1] == "low"
     assert lines[-1] == "answerability 0.900, threshold 0.500"
 
