@@ -224,7 +224,7 @@ def strangers(suite: Suite, seed: int) -> list[tuple[int, str] | None]:
     found: list[tuple[int, str] | None] = [None] * len(samples)
     for position, place in enumerate(order):
         own = articles[samples[place].document]
-        others = (samples[other] for other in (*order[position + 1 :], *order[:position]))
+        others = (samples[order[other % len(order)]] for other in range(position + 1, position + len(order)))
         pairs = ((sample.document, sample.item.question) for sample in others)
         found[place] = next((pair for pair in pairs if articles[pair[0]] != own), None) or next(
             (pair for pair in unasked if articles[pair[0]] != own), None
