@@ -13,6 +13,7 @@ from models.baselines.d2l import HyperLora
 from models.checkpoint import CheckpointMeta
 from models.engine import Candidates, Engine
 from models.lexical import LexicalIndex, best_rows
+from models.presets import MemorySpec
 from models.router import AnswerabilityGate
 from tests.models.tiny import tiny_base, tiny_network, tiny_spec
 from training.bench.efficiency import questions
@@ -39,12 +40,13 @@ SPECS = {
     "paper": tiny_spec("paper"),
     "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),
 }
+READING = tiny_spec("d2a", router={"num_read": SPECS["d2a"].router.top_k + 2})
 ATOMS = ("Ilse Kant built nine bridges.", "Otters live in lake Tor.", "The zoo keeps forty otters.")
 
 
-def subject_of(spec_name: str = "d2a", family: str = "llama") -> Subject:
+def subject_of(spec: str | MemorySpec = "d2a", family: str = "llama") -> Subject:
     base = tiny_base(family)
-    network = tiny_network(base, SPECS[spec_name]).requires_grad_(False)
+    network = tiny_network(base, SPECS[spec] if isinstance(spec, str) else spec).requires_grad_(False)
     meta = CheckpointMeta(preset="tiny", spec=network.spec, base_fingerprint="", gate=asdict(AnswerabilityGate()))
     return Subject(engine=Engine(base, network, meta), is_trained=False)
 
@@ -142,6 +144,19 @@ def test_candidates_of_words_join_those_of_keys():
     found = sorted(set(by_keys.tolist()) | set(by_words.tolist()))
     assert len(routed.score) == len(found) > limit
     assert routed.top_lexical == pytest.approx(float(lexical[found].max()))
+
+
+def test_reading_the_best_candidates_is_a_part_of_routing():
+    subject = subject_of(READING)
+    subject.engine.network.router.reading.fill_(1.0)
+    atoms, shard = questions.few_atoms(request_of(), subject)
+    keys = KeyBlocks.invented(40, 12, CPU)
+    bank, meter = AskedBank(engine=subject.engine, keys=keys, index=None, atoms=atoms, shard=shard), Meter(CPU)
+    routed = {}
+    reading = meter.once(lambda: routed.update(it=bank.route("w1 w2", meter)))
+    top_k = subject.spec.router.top_k
+    assert "reading" in reading.parts and len(routed["it"].refusal) == top_k + 2
+    assert len(routed["it"].rows) == top_k
 
 
 def test_rows_of_a_shard_in_memory_are_those_of_its_atoms():

@@ -146,11 +146,16 @@ class AskedBank:
         with meter.part("stage 2"):
             found = Candidates(cosine=cosine, lexical=lexical, stretch=stretch, rerank=None)
             atoms = [self.atoms[row % len(self.atoms)] for row in rows.tolist()]
-            return self.engine.route(found, atoms, top_k=spec.top_k)
+            num_read = self.engine.network.router.num_read
+            routed = self.engine.route(found, atoms, top_k=max(spec.top_k, num_read))
+        if num_read:
+            with meter.part("reading"):
+                routed = self.engine.read(question, routed, self._tensors(routed), top_k=spec.top_k)
+        return routed
 
     def compose(self, routed: RoutedRows) -> ComposedAdapter:
         """Compose the selected atoms."""
-        return self.engine.compose(routed, rows_of(self.shard, [row % len(self.atoms) for row in routed.rows]))
+        return self.engine.compose(routed, self._tensors(routed))
 
     def ask(self, question: str, meter: Meter, *, new_tokens: int) -> None:
         """Answer a question: route, compose, read the prompt, and generate exactly `new_tokens` tokens."""
@@ -161,6 +166,9 @@ class AskedBank:
             started = self.engine.start(question, adapter)
         with meter.part("other tokens"), never_ending():
             self.engine.finish(started, max_new_tokens=new_tokens)
+
+    def _tensors(self, routed: RoutedRows) -> dict[str, list[Tensor]]:
+        return rows_of(self.shard, [row % len(self.atoms) for row in routed.rows])
 
 
 @contextmanager
