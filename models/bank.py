@@ -2,7 +2,7 @@
 
     <bank>/lancedb/                                        documents, atoms, ledger (`bank_tables`)
     <bank>/shards/<document_id>-<generation>.safetensors   the atoms' parameters (`shards`)
-    <bank>/lexical/                                        derived full-text indices, safe to delete
+    <bank>/lexical/, <bank>/keys/                          full-text indices, keys: derived, safe to delete
     <bank>/bank.json, <bank>/.lock                         identity and writers' lock (`bank_files`)
 
 A write must never be seen by halves, yet only one table commits at a time. So each write of a document's
@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -263,7 +264,7 @@ class Bank(BankReader):
                 # Windows keeps a file that a reader has open; a later writer takes it.
                 with suppress(PermissionError):
                     path.unlink()
-        for folder in (self.path / "lexical").glob("*"):
+        for folder in chain.from_iterable((self.path / name).glob("*") for name in ("lexical", "keys")):
             if not folder.name.startswith(snapshot.digest) or folder.suffix:
                 shutil.rmtree(folder, ignore_errors=True)
         if (self.path / _PURGE_MARK).exists():

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 MANIFEST = "bank.json"
 LOCK = ".lock"
-_OWN_NAMES = {MANIFEST, MANIFEST + TEMPORARY_SUFFIX, LOCK, "lancedb", "shards", "lexical"}
+_OWN_NAMES = {MANIFEST, MANIFEST + TEMPORARY_SUFFIX, LOCK, "lancedb", "shards", "lexical", "keys"}
 REBUILD_HINT = "Run `d2a ingest --rebuild` to compile its atoms anew, or name another folder with `--bank`"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -20,6 +20,7 @@ from models.atoms import Atom
 from models.bank_files import REBUILD_HINT, BankIdentity
 from models.bank_snapshot import Snapshot, StoredDocument, atom_uid, document_id_of, resolve
 from models.bank_tables import BankTables, is_in, row_id
+from models.derived import cached
 from models.documents import Page
 from models.errors import BankError, D2AError
 from models.ledger import Ledger
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from models.key_matrix import KeyMatrix
     from models.lexical import LexicalIndex
 
 IndexedText = Literal["content", "retrieval", "both"]
@@ -45,6 +47,7 @@ class BankReader:
         self.identity = identity
         self._latest: Snapshot | None = None
         self._lexical: tuple[str, LexicalIndex] | None = None
+        self._keys: tuple[str, KeyMatrix] | None = None
         try:
             self._tables = BankTables(path / "lancedb")
         except (OSError, RuntimeError, ValueError) as error:
@@ -132,7 +135,7 @@ class BankReader:
             limit: At most so many; fewer where the bank holds fewer.
 
         Returns:
-            (uid, cosine in [-1, 1]), best first, ties by uid.
+            (uid, cosine in [-1, 1]), best first, ties in the order of `documents` and of their atoms.
         """
         assert key.shape == (self.identity.key_dim,), f"a key has {self.identity.key_dim} values, got {key.shape}"
         assert bool((abs(key) < float("inf")).all()) and key.any(), "a query key must be finite and not zero"
@@ -143,10 +146,8 @@ class BankReader:
         import numpy as np
 
         def query(snapshot: Snapshot) -> np.ndarray:
-            ids = [row_id(stored.generation, number) for stored, number in map(snapshot.locate, uids)]
-            rows = self._tables.scan(self._tables.atoms, ["id", "key"], where=is_in("id", set(ids))) if ids else []
-            keys = {row["id"]: row["key"] for row in rows}
-            return np.array([keys[i] for i in ids], dtype=np.float32).reshape(len(ids), self.identity.key_dim)
+            rows = np.array([snapshot.row_of(uid) for uid in uids], dtype=np.int64)
+            return np.asarray(self._keys_at(snapshot).key_NE[rows])
 
         return self._read(query)
 
@@ -223,18 +224,36 @@ class BankReader:
             raise BankError(f"bank {self.path}: the row of atom {error} is missing", hint=REBUILD_HINT) from error
 
     def _nearest(self, snapshot: Snapshot, *, key: np.ndarray, limit: int) -> list[tuple[str, float]]:
-        live, fetch = snapshot.by_generation, limit
-        while live:
-            rows = self._tables.nearest(key, limit=fetch)
-            found = [(atom_uid(live[g].info.document_id, number), cosine) for g, number, cosine in rows if g in live]
-            if len(found) >= limit or len(rows) < fetch:
-                return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:limit]
-            # Rows of a write that is not committed took places.
-            fetch *= 4
-        return []
+        rows, cosines = self._keys_at(snapshot).nearest(key, limit=limit)
+        return list(zip(snapshot.uids_at(rows.tolist()), cosines.tolist(), strict=True))
+
+    def _keys_at(self, snapshot: Snapshot) -> KeyMatrix:
+        from models.key_matrix import FORMAT_VERSION, KeyMatrix
+
+        shape = (snapshot.first_rows[-1], self.identity.key_dim)
+
+        def build() -> KeyMatrix:
+            try:
+                return KeyMatrix.build(shape, self._key_parts(snapshot))
+            except KeyError as error:
+                [uid] = snapshot.uids_at([error.args[0]])
+                raise BankError(f"bank {self.path}: the row of atom {uid!r} is missing", hint=REBUILD_HINT) from error
+
+        name = f"{snapshot.digest}-{FORMAT_VERSION}"
+        if self._keys is None or self._keys[0] != name:
+            self._keys = (name, cached(self.path / "keys" / name, partial(KeyMatrix.load, shape=shape), build))
+        return self._keys[1]
+
+    def _key_parts(self, snapshot: Snapshot) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        import numpy as np
+
+        for generations, number_K, key_KE in self._tables.key_parts():
+            first_K = np.array([snapshot.row_by_generation.get(g, -1) for g in generations], dtype=np.int64)
+            live_K = first_K >= 0  # others are of a write that is not committed, or not swept yet
+            yield (first_K + number_K)[live_K], key_KE[live_K]
 
     def _lexical_at(self, snapshot: Snapshot, *, text: IndexedText) -> LexicalIndex:
-        from models.lexical import FORMAT_VERSION, LexicalIndex, cached_index
+        from models.lexical import FORMAT_VERSION, LexicalIndex
 
         def build() -> LexicalIndex:
             atoms = self._atoms_at(_all_atoms(snapshot.documents.values()), where=None)
@@ -246,7 +265,7 @@ class BankReader:
 
         name = f"{snapshot.digest}-{text}-{FORMAT_VERSION}"
         if self._lexical is None or self._lexical[0] != name:
-            self._lexical = (name, cached_index(self.path / "lexical" / name, build))
+            self._lexical = (name, cached(self.path / "lexical" / name, LexicalIndex.load, build))
         return self._lexical[1]
 
     def _shard_rows(self, snapshot: Snapshot, *, uids: Sequence[str]) -> dict[str, list[Tensor]]:

@@ -10,9 +10,11 @@ import hashlib
 import json
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from models.errors import BankError
@@ -62,6 +64,16 @@ class Snapshot:
         return {s.generation: s for s in self.documents.values()}
 
     @cached_property
+    def first_rows(self) -> list[int]:
+        """The row of each document's first atom, where all atoms are counted document by document, and their number."""
+        return list(accumulate((s.info.num_atoms for s in self.documents.values()), initial=0))
+
+    @cached_property
+    def row_by_generation(self) -> dict[str, int]:
+        """The row of the first atom by live generation."""
+        return dict(zip(self.by_generation, self.first_rows, strict=False))
+
+    @cached_property
     def digest(self) -> str:
         """Hex name of the set of live atoms: equal where and only where no atom differs."""
         return hashlib.sha256(" ".join(sorted(self.by_generation)).encode()).hexdigest()[:16]
@@ -79,6 +91,17 @@ class Snapshot:
         if stored is None or int(match[2], 16) >= stored.info.num_atoms:
             raise BankError(f"the bank holds no atom {uid!r}", hint=LIST_HINT)
         return stored, int(match[2], 16)
+
+    def uids_at(self, rows: Iterable[int]) -> list[str]:
+        """Return the uids of the atoms with some rows."""
+        ids = list(self.documents)
+        places = ((bisect_right(self.first_rows, row) - 1, row) for row in rows)
+        return [atom_uid(ids[place], row - self.first_rows[place]) for place, row in places]
+
+    def row_of(self, uid: str) -> int:
+        """Return the row of an atom; a BankError where there is no such atom."""
+        stored, number = self.locate(uid)
+        return self.row_by_generation[stored.generation] + number
 
 
 def document_id_of(content_hash: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Readers look at one version for well under a second, and try again should it go. Old versions are what makes
 # a bank large: 300 small documents in a row leave 72 MB with an hour of them, 2 MB with none.
 KEEP_VERSIONS_FOR = timedelta(minutes=1)
-# Searching slows down with the number of fragments, one a write: four times at 200.
+# Reading slows down with the number of fragments, one a write: four times at 200.
 MAX_FRAGMENTS = 32
 
 
@@ -92,12 +92,11 @@ class BankTables:
             query = query.where(where, prefilter=True)
         return query.select(list(columns)).to_list()
 
-    def nearest(self, key_E: np.ndarray, *, limit: int) -> list[tuple[str, int, float]]:
-        """Return (generation, number, cosine) of the nearest atoms of any generation, nearest first."""
-        # There is no vector index, so this is exact.
-        query = self.atoms.search(key_E, vector_column_name="key").distance_type("cosine").limit(limit)
-        found = query.select(["generation", "number", "_distance"]).to_arrow().to_pydict()
-        return [(g, n, 1.0 - d) for g, n, d in zip(*found.values(), strict=True)]
+    def key_parts(self) -> Iterator[tuple[list[str], np.ndarray, np.ndarray]]:
+        """Yield the generations, numbers (int64) and keys (float32) of all atoms of any generation, in parts."""
+        for batch in self.atoms.search().select(["generation", "number", "key"]).to_batches():
+            numbers = batch["number"].to_numpy().astype("int64")
+            yield batch["generation"].to_pylist(), numbers, batch["key"].flatten().to_numpy().reshape(len(numbers), -1)
 
     def tidy(self) -> None:
         """Merge fragments where there are many, and drop old versions that no reader can still be using."""

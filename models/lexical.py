@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
-import shutil
 import unicodedata
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from pathlib import Path
@@ -98,33 +96,19 @@ def stretches_of(documents: Sequence[Hashable]) -> list[tuple[int, int]]:
     return found
 
 
-def best_rows(scores: np.ndarray, limit: int) -> np.ndarray:
-    """Return the rows (int64) of the best positive scores, best first, ties by row; there may be fewer than `limit`."""
-    rows = np.flatnonzero(scores > 0)
-    if 0 < limit < len(rows):
+def top_rows(scores: np.ndarray, limit: int) -> np.ndarray:
+    """Return the rows (int64) of the best scores, best first, ties by row."""
+    rows = np.arange(len(scores))
+    if 0 < limit < len(scores):
         # Only those no worse than the last to be returned need an order; of its equals there may be many.
-        positive = scores[rows]
-        rows = rows[positive >= np.partition(positive, -limit)[-limit]]
+        rows = np.flatnonzero(scores >= np.partition(scores, -limit)[-limit])
     return rows[np.argsort(-scores[rows], kind="stable")[:limit]]
 
 
-def cached_index(folder: Path, build: Callable[[], LexicalIndex]) -> LexicalIndex:
-    """Open the index saved in a folder, or build it and try to save it there.
-
-    The folder appears whole or not at all. Where it cannot be written the index is used from memory.
-    """
-    try:
-        return LexicalIndex.load(folder)
-    except (OSError, ValueError, KeyError, EOFError):
-        index = build()
-    temporary = folder.with_name(f"{folder.name}-{secrets.token_hex(4)}.tmp")
-    try:
-        index.save(temporary)
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return index
+def best_rows(scores: np.ndarray, limit: int) -> np.ndarray:
+    """Return the rows (int64) of the best positive scores, best first, ties by row; there may be fewer than `limit`."""
+    rows = np.flatnonzero(scores > 0)
+    return rows[top_rows(scores[rows], limit)]
 
 
 def _bm25s() -> ModuleType:

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,28 +168,28 @@ def test_a_write_killed_at_any_step_is_seen_whole_or_not_at_all(bank, monkeypatc
 def test_a_read_that_a_commit_interrupts_starts_again(bank, monkeypatch):
     old = put(bank, "ants", source="/a.txt")
     reader = Bank.open(bank.path, IDENTITY, create=False)
-    nearest, new = reader._tables.nearest, []
+    key_parts, new = reader._tables.key_parts, []
 
-    def interrupted(key: np.ndarray, *, limit: int) -> list:
+    def interrupted() -> Iterator:
         if not new:
             new.append(put(bank, "bees", source="/a.txt", replaces=old.document_id, num_atoms=4))
-        return nearest(key, limit=limit)
+        return key_parts()
 
-    monkeypatch.setattr(reader._tables, "nearest", interrupted)
+    monkeypatch.setattr(reader._tables, "key_parts", interrupted)
     assert {uid for uid, _ in reader.search(QUERY, limit=9)} == {a.uid for a in bank.atoms(new[0].document_id)}
 
 
 def test_a_read_whose_files_a_purge_takes_away_starts_again(bank, monkeypatch):
     put(bank, "ants")
-    nearest, calls = bank._tables.nearest, []
+    key_parts, calls = bank._tables.key_parts, []
 
-    def purged_once(key: np.ndarray, *, limit: int) -> list:
-        calls.append(limit)
+    def purged_once() -> Iterator:
+        calls.append(1)
         if len(calls) == 1:
             raise RuntimeError("lance error: Not found: data/0.lance")
-        return nearest(key, limit=limit)
+        return key_parts()
 
-    monkeypatch.setattr(bank._tables, "nearest", purged_once)
+    monkeypatch.setattr(bank._tables, "key_parts", purged_once)
     assert len(bank.search(QUERY, limit=9)) == 3
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.lexical import LexicalIndex, best_rows, cached_index, stretches_of, tokenize
+from models.derived import cached
+from models.lexical import LexicalIndex, best_rows, stretches_of, tokenize
 
 TEXTS = ["red fox", "red red dog house"]
 
@@ -100,11 +101,11 @@ def test_a_cached_index_is_built_once_and_again_when_it_is_damaged(tmp_path):
 
     folder = tmp_path / "cache" / "index"
     for _ in range(2):
-        assert cached_index(folder, build).top("fox", 1)[0].tolist() == [0]
+        assert cached(folder, LexicalIndex.load, build).top("fox", 1)[0].tolist() == [0]
     assert len(built) == 1
     (folder / "data.csc.index.npy").write_bytes(b"")
-    assert cached_index(folder, build).top("fox", 1)[0].tolist() == [0]
-    assert cached_index(folder, build).top("fox", 1)[0].tolist() == [0]
+    assert cached(folder, LexicalIndex.load, build).top("fox", 1)[0].tolist() == [0]
+    assert cached(folder, LexicalIndex.load, build).top("fox", 1)[0].tolist() == [0]
     assert (len(built), [p.name for p in folder.parent.iterdir()]) == (2, ["index"])
 
 
