@@ -55,6 +55,7 @@ class RoutedRows:
 
     Args:
         refusal: Log P that the model refuses under a candidate alone, nats, by row, for those that it has read.
+        slots: Micro-KV of the candidates that it has read; `slot_rows` says which of them was selected, in order.
     """
 
     score: list[float]
@@ -63,6 +64,8 @@ class RoutedRows:
     log_weight: list[float]
     top_lexical: float
     refusal: dict[int, float] = field(default_factory=dict)
+    slots: AtomSlots | None = None
+    slot_rows: list[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,13 +172,14 @@ class Engine:
         """
         router, device, rows = self.network.router, self.base.device, routed.rows
         full = "mask" in tensors
+        slots = self._slots(tensors)
         refusal_M = refusal_of_each(
             self.base,
             self.network.compiler,
             [prompt_ids(self.base.tokenizer, question)] * len(rows),
             latent_PZ=None if full else torch.stack(list(tensors["latent"])).to(device),
             factors=self._stored_factors(tensors) if full else None,
-            slots=self._slots(tensors),
+            slots=slots,
             slot_rows_P=torch.arange(len(rows), device=device),
         )
         before_M = torch.tensor([routed.score[row] for row in rows], device=device)
@@ -184,13 +188,16 @@ class Engine:
         score = list(routed.score)
         for row, value in zip(rows, score_1M[0].tolist(), strict=True):
             score[row] = value
+        chosen = routing.index_BK[0].tolist()
         return replace(
             routed,
             score=score,
-            rows=[rows[i] for i in routing.index_BK[0].tolist()],
+            rows=[rows[i] for i in chosen],
             weight=routing.weight_BK[0].tolist(),
             log_weight=routing.log_weight_BK[0].tolist(),
             refusal=dict(zip(rows, refusal_M.tolist(), strict=True)),
+            slots=slots,
+            slot_rows=chosen,
         )
 
     @torch.no_grad()
@@ -201,14 +208,18 @@ class Engine:
         log_weight_BK = torch.tensor([routed.log_weight], device=self.base.device)
         latent_BKZ = torch.stack(list(tensors["latent"])).to(self.base.device)[None]
         full = "mask" in tensors
+        # What was read has its slots already: building them runs the memory layers over the atoms.
+        slots, slot_rows = routed.slots, routed.slot_rows
+        if slot_rows is None:
+            slots, slot_rows = self._slots(tensors) if with_kv else None, list(range(len(routed.rows)))
         return compose(
             self.network.compiler,
             log_weight_BK.exp(),
             log_weight_BK,
             latent_BKZ=None if full else latent_BKZ,
             factors=self._stored_factors(tensors, leading=(1,)) if full else None,
-            slots=self._slots(tensors) if with_kv else None,
-            slot_rows_BK=torch.arange(len(routed.rows), device=self.base.device)[None],
+            slots=slots if with_kv else None,
+            slot_rows_BK=torch.tensor([slot_rows], device=self.base.device),
             mode=self.composition,
         )
 

@@ -4,7 +4,7 @@
 
 Banks: `passage`, one a passage (K = 3), and `library`, one of all passages (K = 8). `--limit` draws that many
 questions at random; banks stay complete. Rows that put text into the prompt: `+atoms`, `+document`. `--rows` with
-nothing behind it measures routing alone, which needs no language model.
+nothing behind it measures routing alone, which needs no language model unless the router has it read candidates.
 """
 
 from __future__ import annotations

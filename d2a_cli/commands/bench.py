@@ -231,7 +231,7 @@ def _split(names: Iterable[str]) -> tuple[str, ...]:
 
 def _require_known(what: str, name: str, known: Iterable[str], *, also: Sequence[str] = ()) -> None:
     """Raise UsageError with the nearest known names, or `also` ones, unless `name` is known."""
-    known = list(known)
+    known = list(dict.fromkeys(known))
     if name in known:
         return
     near = difflib.get_close_matches(name, [*known, *also], n=3)

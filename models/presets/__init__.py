@@ -227,13 +227,16 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+_FROM_ZERO = frozenset({"num_read"})
+
+
 def _check_fields(where: str, spec: KVSpec | RouterSpec | MemorySpec) -> None:
-    """Check every field's kind, and that numbers are positive; none may be read."""
+    """Check every field's kind, and that numbers are positive."""
     for f in (f for f in fields(spec) if f.type in _KINDS):
         value = getattr(spec, f.name)
         fits, constraint = _KINDS[f.type]
         if not fits(value):
             raise ConfigError(f"{where}: {f.name} must be {constraint}, got {value!r}")
-        if f.type in ("int", "float") and value <= 0 and (f.name, value) != ("num_read", 0):
+        if f.type in ("int", "float") and value <= 0 and not (f.name in _FROM_ZERO and value == 0):
             constraint = "at least 1" if f.type == "int" else "positive"
             raise ConfigError(f"{where}: {f.name} must be {constraint}, got {value}")

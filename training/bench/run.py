@@ -79,7 +79,8 @@ def run_bench(request: BenchRequest, on_event: Emit) -> Path:
         The folder of the run.
 
     Raises:
-        D2AError: Before any row: data or a base is missing, a name is unknown, or the folder holds another run.
+        D2AError: Before any row: data, a base or a metric's package is missing, a name is unknown, or the folder holds
+            another run.
     """
     run = _Run(request, load_suites(request), on_event)
     for suite in run.suites:
@@ -120,10 +121,14 @@ class _Run:
         from models.base import load_base
         from models.presets import load_preset
         from training.bench.journal import Journal, parts_of
+        from training.bench.metrics import score
         from training.bench.results import HEADER, ROWS
         from training.bench.systems import DEFAULT_SYSTEMS
 
         self.request, self.suites, self.emit = request, suites, emit
+        for suite in suites:
+            for sample in suite.samples[:1]:
+                score(suite.metric, "-", sample)  # a package that a metric lacks is missed before hours of answers
         self.preset = load_preset(request.model)
         self.base = load_base(self.preset, base_path=request.base_path, device=request.device)
         self.network, self.meta, self.no_memory = _memory(request, self.preset, self.base)

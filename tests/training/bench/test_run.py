@@ -41,6 +41,17 @@ def test_rows_come_by_system_in_the_order_of_the_samples(tmp_path):
     assert {"event": "rows", "suite": "squad", "system": "doc2atom", "done": 5, "total": 5} in events
 
 
+def test_a_package_that_a_metric_lacks_is_missed_before_anything_is_loaded(tmp_path, monkeypatch):
+    suite = small_suite()
+    samples = tuple(replace(s, spans=tuple((r,) for r in s.references)) for s in suite.samples)
+    with_suites(monkeypatch, replace(suite, metric="drop", samples=samples))
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.setattr("models.base.load_base", lambda *_, **__: pytest.fail("the base was loaded"))
+    with pytest.raises(D2AError, match="aligned with scipy"):
+        run(tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
 def test_the_header_says_what_was_measured(tmp_path):
     out, _ = run(tmp_path)
     header = json.loads((out / "run.json").read_text())

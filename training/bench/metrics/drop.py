@@ -44,7 +44,7 @@ def _aligned_f1(predicted: Sequence[str], expected: Sequence[str]) -> float:
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
-        raise D2AError("spans are aligned with scipy", hint="Run: pip install scipy") from error
+        raise D2AError("spans are aligned with scipy", hint="Run: pip install 'd2a[bench]'") from error
     predicted_bags, expected_bags = [_bag(span) for span in predicted], [_bag(span) for span in expected]
     scores = [[_bag_f1(found, bag) for found in predicted_bags] for bag in expected_bags]
     rows, columns = linear_sum_assignment(scores, maximize=True)

@@ -49,6 +49,6 @@ def _jieba() -> Tokenizer:
     try:
         import jieba
     except ImportError as error:
-        raise D2AError("Chinese answers are scored with jieba", hint="Run: pip install jieba") from error
+        raise D2AError("Chinese answers are scored with jieba", hint="Run: pip install 'd2a[bench]'") from error
     jieba.setLogLevel(logging.WARNING)  # it tells where it loads its dictionary from
     return jieba.Tokenizer()
