@@ -6,7 +6,7 @@ What is attached to the base when these functions run is the caller's business (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +31,12 @@ class Prefill:
     mask_BL: Tensor
     next_logits_BV: Tensor
     refusal_logprob_B: Tensor
+
+    def not_beginning_with(self, token: int) -> Prefill:
+        """Return the same prompt, whose answers may begin with any token but this one."""
+        logits_BV = self.next_logits_BV.clone()
+        logits_BV[:, token] = -torch.inf
+        return replace(self, next_logits_BV=logits_BV)
 
 
 @torch.no_grad()

@@ -290,13 +290,21 @@ class Library:
         *,
         contexts: Sequence[str | None] | None = None,
         max_new_tokens: int = MAX_NEW_TOKENS,
+        may_refuse: bool = True,
     ) -> list[Reply]:
-        """Answer greedily under an adapter composed for exactly these questions."""
+        """Answer greedily under an adapter composed for exactly these questions.
+
+        Args:
+            may_refuse: False keeps every answer from beginning as the refusal does.
+        """
         tokenizer = self.base.tokenizer
         contexts = contexts or [None] * len(asks)
         prompts = [prompt_ids(tokenizer, a.question.question, c) for a, c in zip(asks, contexts, strict=True)]
         with attached(self.base, adapter):
-            start = prefill(self.base, prompts, refusal_ids(tokenizer))
+            refusal = refusal_ids(tokenizer)
+            start = prefill(self.base, prompts, refusal)
+            if not may_refuse:
+                start = start.not_beginning_with(refusal[0])
             ids = (
                 continue_greedily(self.base, start, max_new_tokens=max_new_tokens)
                 if max_new_tokens

@@ -124,3 +124,12 @@ def test_tokens_are_streamed_as_they_come() -> None:
     )
     assert seen == [answer[:n] for n in range(1, len(answer) + 1)]
     assert len(answer) == 4
+
+
+def test_an_answer_that_may_not_begin_with_a_token_begins_with_the_next_best_and_goes_on_greedily() -> None:
+    base = tiny_base(FAMILIES[0])
+    start = _read(base, PROMPTS[:1])
+    best, second = start.next_logits_BV[0].topk(2).indices.tolist()
+    (answer,) = continue_greedily(base, start.not_beginning_with(best), max_new_tokens=3)
+    assert answer == [second, *_uncached(base, [*PROMPTS[0], second])[:2]]
+    assert int(start.next_logits_BV.argmax()) == best  # the prompt itself is as it was
