@@ -2,9 +2,11 @@
 
     python -m training.evaluate --records build/data/squad_dev.jsonl.gz --limit 200
 
-Banks: `passage`, one a passage (K = 3), and `library`, one of all passages (K = 8). `--limit` draws that many
-questions at random; banks stay complete. Rows that put text into the prompt: `+atoms`, `+document`. `--rows` with
-nothing behind it measures routing alone, which needs no language model unless the router has it read candidates.
+Banks: `passage`, one a passage (K = 3), and `library`, one of all passages (K = 8); `passage@2` is the first with
+K = 2. `--limit` draws that many questions at random; banks stay complete. Rows that put text into the prompt:
+`+atoms`, `+document`. `shuffled` attaches another article's memory, and `shuffled-answering` the same one to a model
+that may not begin with the refusal. `--rows` with nothing behind it measures routing alone, which needs no language
+model unless the router has it read candidates.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from models.base import load_base
+from models.checkpoint import CheckpointMeta, find_checkpoint, load_network
 from models.memory import CONTEXT_WEIGHT
+from models.presets import load_preset
 from models.router import AnswerabilityGate, gate_features
 from training.banks import other_article
 from training.library import Ask, Library, Reply, RoutedAsks
@@ -31,7 +36,10 @@ from training.metrics import auroc, bootstrap_interval, exact_match, token_f1
 from training.records import read_records
 
 PASSAGE_K, LIBRARY_K = 3, 8
-MEMORY_ROWS = ("gold", "passage", "library", "no-context", "shuffled", "wrong-document")
+K_ROWS = ("passage@2", "passage@8")
+# Of what another article's memory tells, and of what the base knows without any.
+CONTROL_ROWS = ("no-context", "shuffled", "shuffled-answering", "wrong-document")
+MEMORY_ROWS = ("gold", "passage", *K_ROWS, "library", *CONTROL_ROWS)
 CONTEXT_ROWS = ("passage+atoms", "passage+document", "library+atoms", "library+document", "base+document")
 OFF_TOPIC_ROWS = ("off-topic passage", "off-topic library")
 
@@ -63,19 +71,24 @@ class Evaluation:
 
     def _route(self, bank: str, asks: Sequence[Ask], key_BE: torch.Tensor) -> RoutedAsks:
         library = self.library
+        bank, _, count = bank.partition("@")
+        top_k = int(count) if count else LIBRARY_K if bank.endswith("library") else PASSAGE_K
         if bank == "gold":
             return library.gold_route(asks)
+        if bank == "shuffled":
+            asks = [self._donor(a) for a in asks]
+            key_BE = library.query_keys(asks)
         if bank == "library":
-            return library.route(key_BE, library.library_candidates(asks, key_BE), top_k=LIBRARY_K, asks=asks)
+            return library.route(key_BE, library.library_candidates(asks, key_BE), top_k=top_k, asks=asks)
         if bank == "off-topic library":
             masks = [~self._own_half(a) for a in asks]
             found = library.library_candidates(asks, key_BE, visible=masks)
-            return library.route(key_BE, found, top_k=LIBRARY_K, num_atoms=[int(m.sum()) for m in masks], asks=asks)
+            return library.route(key_BE, found, top_k=top_k, num_atoms=[int(m.sum()) for m in masks], asks=asks)
         if bank == "off-topic passage":
             asks = [
                 Ask(question=a.question, passage=other_article(library, a.passage, self.rng), gold=()) for a in asks
             ]
-        return library.route_passages(key_BE, asks, top_k=PASSAGE_K)
+        return library.route_passages(key_BE, asks, top_k=top_k)
 
     def _own_half(self, ask: Ask) -> np.ndarray:
         return self.own_half[self.library.records[ask.passage].title in self.half]
@@ -86,8 +99,8 @@ class Evaluation:
             texts = [self._document(a.passage) for a in asks] if context else None
             replies = self.library.answer(asks, None, contexts=texts, max_new_tokens=self.max_new_tokens)
             return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
-        if bank == "shuffled":
-            return self._shuffled(asks)
+        if bank in ("shuffled", "shuffled-answering"):
+            return self._shuffled(asks, routed("shuffled"), may_refuse=bank == "shuffled")
         if bank == "wrong-document":
             return self._wrong_document(asks, routed)
         route = routed(bank)
@@ -98,11 +111,10 @@ class Evaluation:
         )
         return [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
 
-    def _shuffled(self, asks: Sequence[Ask]) -> list[dict[str, Any]]:
+    def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks, *, may_refuse: bool) -> list[dict[str, Any]]:
         """Give every question the memory that a question about another article would be given."""
-        donors = [self._donor(a) for a in asks]
-        route = self._route("passage", donors, self.library.query_keys(donors))
-        replies = self.library.answer(asks, self.library.adapter(route), max_new_tokens=self.max_new_tokens)
+        adapter = self.library.adapter(route)
+        replies = self.library.answer(asks, adapter, max_new_tokens=self.max_new_tokens, may_refuse=may_refuse)
         return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
 
     def _wrong_document(self, asks: Sequence[Ask], routed: Callable[[str], RoutedAsks]) -> list[dict[str, Any]]:
@@ -224,13 +236,9 @@ def _mean(values: Iterable[float]) -> float:
     return 100 * sum(numbers) / len(numbers)
 
 
-def main() -> None:
-    """Parse the command line, evaluate, print a table and write every prediction."""
-    from models.base import load_base
-    from models.checkpoint import find_checkpoint, load_network
-    from models.presets import load_preset
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return a command line that names records, a checkpoint, and how many questions to ask at once."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, required=True)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--checkpoint", type=Path)
@@ -239,10 +247,11 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--max-new-tokens", type=int, default=32)
-    parser.add_argument("--rows", nargs="*", default=[*MEMORY_ROWS, *OFF_TOPIC_ROWS])
-    parser.add_argument("--out", type=Path, help="folder for predictions.jsonl and summary.json")
-    args = parser.parse_args()
+    return parser
+
+
+def opened(args: argparse.Namespace, *, max_new_tokens: int) -> tuple[Evaluation, CheckpointMeta]:
+    """Load what `options` name and compile every atom; also return what the checkpoint says of itself."""
     torch.set_float32_matmul_precision("high")
     preset = load_preset(args.model)
     base = load_base(preset, base_path=args.base, device=args.device)
@@ -250,11 +259,22 @@ def main() -> None:
     gate = AnswerabilityGate(**{**meta.gate, "coefficients": tuple(meta.gate["coefficients"])})
     library = Library(base, network, read_records(args.records))
     library.compile()
+    return Evaluation(library, gate, seed=args.seed, max_new_tokens=max_new_tokens), meta
+
+
+def main() -> None:
+    """Parse the command line, evaluate, print a table and write every prediction."""
+    parser = options(__doc__)
+    parser.add_argument("--max-new-tokens", type=int, default=32)
+    parser.add_argument("--rows", nargs="*", default=[*MEMORY_ROWS, *OFF_TOPIC_ROWS])
+    parser.add_argument("--out", type=Path, help="folder for predictions.jsonl and summary.json")
+    args = parser.parse_args()
+    evaluation, meta = opened(args, max_new_tokens=args.max_new_tokens)
+    library, gate = evaluation.library, evaluation.gate
     asks = [a for p in range(len(library.records)) for a in library.asks(p) if a.question.answers]
     if args.limit:
         asks = random.Random(args.seed).sample(asks, min(args.limit, len(asks)))
     started = time.monotonic()
-    evaluation = Evaluation(library, gate, seed=args.seed, max_new_tokens=args.max_new_tokens)
     results = defaultdict(list)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
@@ -272,8 +292,8 @@ def main() -> None:
     summary = {
         "checkpoint": meta.fingerprint,
         "base": meta.base_fingerprint,
-        "device": str(base.device),
-        "dtype": str(base.dtype),
+        "device": str(library.base.device),
+        "dtype": str(library.base.dtype),
         "questions": len(asks),
         "max_new_tokens": args.max_new_tokens,
         "atoms": len(library.texts),

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from models.generation import prefill
+from models.prompts import prompt_ids
 from models.router import AnswerabilityGate
 from tests.models.tiny import tiny_network
 from tests.models.worlds import SPECS, base_folder, write_checkpoint, write_preset
@@ -49,10 +51,11 @@ def evaluation():
 @pytest.fixture
 def spied(evaluation, monkeypatch):
     """Return the evaluation with what its library composed and put into prompts, without generating."""
-    seen = {"rows": [], "contexts": []}
+    seen = {"rows": [], "contexts": [], "may_refuse": []}
 
-    def answer(asks, adapter, *, contexts=None, max_new_tokens=0):
+    def answer(asks, adapter, *, contexts=None, max_new_tokens=0, may_refuse=True):
         seen["contexts"].append(contexts)
+        seen["may_refuse"].append(may_refuse)
         return [Reply(text="red", refusal_logprob=-1.0) for _ in asks]
 
     def adapter(routed):
@@ -78,6 +81,26 @@ def test_no_question_of_the_shuffled_row_gets_atoms_of_its_own_article(spied, gr
             assert rows and titles.isdisjoint({library.records[ask.passage].title})
 
 
+def test_both_shuffled_rows_attach_the_same_memory_and_only_one_lets_the_model_refuse(spied):
+    evaluation, seen = spied
+    evaluation.run(answerable(evaluation.library)[:4], ["shuffled", "shuffled-answering"])
+    first, second = seen["rows"]
+    assert first == second and all(first)
+    assert seen["may_refuse"] == [True, False]
+
+
+def test_a_reply_that_may_not_refuse_begins_otherwise(evaluation, monkeypatch):
+    library = evaluation.library
+    ask = answerable(library)[0]
+    tokenizer = library.base.tokenizer
+    best = int(prefill(library.base, [prompt_ids(tokenizer, ask.question.question)], [0]).next_logits_BV.argmax())
+    # As if the model's best beginning were a refusal; the second token of one is none of its beginnings.
+    monkeypatch.setattr("training.library.refusal_ids", lambda _: [best, 0])
+    refusal = tokenizer.decode([best]).strip()
+    replies = [library.answer([ask], None, max_new_tokens=1, may_refuse=may)[0].text for may in (True, False)]
+    assert refusal and replies[0] == refusal != replies[1]
+
+
 @pytest.mark.parametrize(("threshold", "expected"), [(0.0, ["memory"] * 2), (1.0, ["base"] * 2)])
 def test_a_wrong_document_leaves_the_answer_to_the_base_where_the_gate_refuses(monkeypatch, threshold, expected):
     evaluation = evaluation_of(colours(4))
@@ -100,6 +123,13 @@ def test_rows_route_over_the_banks_that_they_name(spied):
     assert gold == [{0: 1.0}, {1: 1.0}]
     assert [set(rows) for rows in passage] == [{0, 1, 2}, {0, 1, 2}]
     assert all(len(rows) == 8 and set(rows) - {0, 1, 2} for rows in library)
+
+
+def test_a_row_may_name_how_many_atoms_it_routes(spied):
+    evaluation, seen = spied
+    asks = answerable(evaluation.library)[:2]
+    evaluation.run(asks, ["passage@1", "passage@2", "library@5"])
+    assert [[len(rows) for rows in composed] for composed in seen["rows"]] == [[1, 1], [2, 2], [5, 5]]
 
 
 def test_off_topic_banks_hold_nothing_of_the_questions_article(spied):
