@@ -62,11 +62,19 @@ def _compile_rows(parts: Figures) -> Iterator[list[str]]:
     for group in ("benchmark", "invented"):
         if ours := parts.get("compile", {}).get(group):
             yield [group, "doc2atom", *_seconds(ours)]
+            yield from _first_row(group, "doc2atom", ours)
             for part, found in ours.get("parts", {}).items():
                 yield [group, f"of which {part}", *_seconds(found)]
         for mode, found in parts.get("d2l", {}).get(group, {}).items():
             if isinstance(found, Mapping) and "mean_ms" in found:
                 yield [group, f"Doc-to-LoRA, {mode}", *_seconds(found)]
+                yield from _first_row(group, f"Doc-to-LoRA, {mode}", found)
+
+
+def _first_row(group: str, label: str, found: Figures) -> Iterator[list[str]]:
+    """Yield the times of documents that the process has not seen yet: a GPU's libraries plan for every new shape."""
+    if "first" in found:
+        yield [group, f"{label}, for the first time", *_seconds(found["first"])]
 
 
 def _paper_rows(paper: Figures) -> Iterator[list[str]]:
@@ -95,8 +103,11 @@ def _generation(name: str, part: Figures, kinds: Figures) -> Table:
         for kind, found in kinds.items()
     ]
     headers = ["in the model", "tokens/s after the first", "tokens/s of the answer", "time added, %"]
-    note = f"{part['new_tokens']} tokens an answer, K = {part['top_k']}"
-    return Table(title=f"{name}: generation", headers=headers, rows=rows, notes=[note])
+    notes = [f"{part['new_tokens']} tokens an answer, K = {part['top_k']}"]
+    if "overhead_quartiles" in part:
+        low, high = (percent(share) for share in part["overhead_quartiles"])
+        notes.append(f"the middle half of the turns lies between {low} and {high} % of time added")
+    return Table(title=f"{name}: generation", headers=headers, rows=rows, notes=notes)
 
 
 def _figure(value: float | None) -> str:

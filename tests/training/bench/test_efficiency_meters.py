@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.bench.efficiency.generating import EVERYTHING, NOTHING, overheads, speed
+from training.bench.efficiency.generating import EVERYTHING, NOTHING, answer, overheads, speed
 from training.bench.efficiency.meters import MIB, Meter, ProcessMemory, Reading, UnknownMemory, summary, times
 
 CPU = torch.device("cpu")
@@ -72,6 +72,25 @@ def test_calls_take_turns_after_a_warm_up_until_the_time_is_over():
     assert len(meter.repeat([call("d", 0.0)], budget_s=1.0, most=7)) == 7
 
 
+def test_calls_whose_first_time_takes_longer_are_told_apart_from_those_that_count():
+    clock, seen = Clock(), set()
+    meter = Meter(CPU, clock=clock, memory=UnknownMemory())
+
+    def call(name: str):
+        def act() -> None:
+            clock.go(1.0 if name in seen else 10.0)
+            seen.add(name)
+
+        return act
+
+    # Each takes 10 s, then 1 s: the second pair ends at 22, and one more call begins before 23.
+    first, readings = meter.repeat_each([call("a"), call("b")], budget_s=22.5, least=1)
+    assert [r.seconds for r in first] == [10.0, 10.0] and [r.seconds for r in readings] == [1.0, 1.0, 1.0]
+    first, readings = meter.repeat_each([call("c"), call("d"), call("e")], budget_s=0.0, least=2)
+    assert [r.seconds for r in first] == [10.0, 10.0] and [r.seconds for r in readings] == [1.0, 1.0]
+    assert [len(found) for found in meter.repeat_each([call("f")], budget_s=99.0, most=5)] == [1, 5]
+
+
 def test_a_summary_has_percentiles_and_the_largest_memory():
     meter = Meter(CPU, clock=Clock(), memory=Peaks(5 * MIB, 8 * MIB, 2 * MIB))
     readings = [meter.once(lambda: None) for _ in range(3)]
@@ -100,9 +119,18 @@ def test_overhead_is_the_share_of_the_time_without_an_adapter():
 
     by_kind = {NOTHING: readings(2.0, 4.0, 2.0), EVERYTHING: readings(2.1, 4.1, 2.2), "part": readings(2.02, 4.04)}
     found = overheads(by_kind, compose_s=0.3)
-    # Turn by turn 5, 2.5 and 10 %: the slow second one changes nothing. Composing adds 0.3 / 2.0 = 15 %.
-    assert found["overhead"] == 0.05 and found["overhead_range"] == [0.025, 0.1]
+    # Turn by turn 5, 2.5 and 10 %: the slow second one changes nothing. Quartiles of three lie halfway to the median.
+    # Composing adds 0.3 / 2.0 = 15 %.
+    assert found["overhead"] == 0.05 and found["overhead_quartiles"] == [0.0375, 0.075]
     assert found["overhead_with_compose"] == 0.2
     assert found["overhead_of"] == {EVERYTHING: 0.05, "part": 0.01}
     # 16 tokens in 2 s; 15 of them, behind the first, in 1.6 s.
     assert speed(by_kind[NOTHING], 16) == {"tokens_per_s": 9.375, "tokens_per_s_whole": 8.0}
+
+
+def test_an_answer_goes_on_at_the_pace_of_a_turn():
+    turn = Reading(seconds=0.8, parts={"first token": 0.1, "other tokens": 0.7}, added_bytes=5)
+    # 7 tokens in 0.7 s behind the first: 31 take 3.1 s.
+    assert answer(turn, 8, 32).parts == pytest.approx({"first token": 0.1, "other tokens": 3.1})
+    assert answer(turn, 8, 32).seconds == pytest.approx(3.2) and answer(turn, 8, 32).added_bytes == 5
+    assert answer(Reading(parts={"first token": 0.1, "other tokens": 0.0}), 1, 1).seconds == pytest.approx(0.1)

@@ -16,7 +16,7 @@ from models.lexical import LexicalIndex, best_rows
 from models.presets import MemorySpec
 from models.router import AnswerabilityGate
 from tests.models.tiny import tiny_base, tiny_network, tiny_spec
-from training.bench.efficiency import questions
+from training.bench.efficiency import generating, questions
 from training.bench.efficiency.compiling import batched_bytes, compile_part, compile_passage, d2l_part
 from training.bench.efficiency.generating import (
     EVERYTHING,
@@ -215,8 +215,30 @@ def test_generation_is_compared_by_kinds_of_adapter(spec_name):
     assert ("micro-KV alone" in kinds) == (spec_name != "paper")
     assert all(figures["n"] == 3 and figures["ops_a_token"] > 0 for figures in kinds.values())
     assert kinds[EVERYTHING]["ops_a_token"] > kinds[NOTHING]["ops_a_token"]
-    low, high = found["overhead_range"]
+    low, high = found["overhead_quartiles"]
     assert low <= found["overhead"] == found["overhead_of"][EVERYTHING] <= high
+    assert (found["new_tokens"], found["turn_tokens"]) == (3, 3)
+
+
+def test_kinds_of_adapter_take_short_turns_there_and_back(monkeypatch):
+    turns = []
+    generate = generating.generate
+
+    def seen(engine, question, adapter, meter, *, new_tokens):
+        turns.append((adapter is not None, new_tokens))
+        generate(engine, question, adapter, meter, new_tokens=new_tokens)
+
+    monkeypatch.setattr(generating, "generate", seen)
+    found = generation_part(subject_of("paper"), request_of(new_tokens=20), Meter(CPU))
+    without, under = (False, 8), (True, 8)
+    # Two that warm up, then three turns of both kinds.
+    assert turns == [without, under, without, under, under, without, without, under]
+    kinds = found["kinds"]
+    assert (kinds[NOTHING]["n"], kinds[EVERYTHING]["n"], found["turn_tokens"]) == (3, 3, 8)
+    one = kinds[NOTHING]["parts"]
+    assert one["other tokens"]["mean_ms"] + one["first token"]["mean_ms"] == pytest.approx(
+        kinds[NOTHING]["mean_ms"], abs=0.01
+    )
 
 
 def test_operations_of_a_token_grow_with_the_sites_alone():

@@ -148,14 +148,24 @@ def test_costs_alone_make_a_report(tmp_path):
 
 def test_the_parts_of_costs_have_tables_and_what_is_missing_a_note(tmp_path):
     times = {"n": 6, "mean_ms": 1073.36, "p50_ms": 1050.0, "p95_ms": 1253.7}
+    slow = {"n": 2, "mean_ms": 2000.0, "p50_ms": 2000.0, "p95_ms": 2100.0}
     bank = {"num_atoms": 100000, "routing": times, "question": {**times, "added_mib": 54.0}, "words": "used"}
     kinds = {"no adapter": {"tokens_per_s": 40.0, "tokens_per_s_whole": 35.0}}
     kinds["adapter"] = {"tokens_per_s": 39.0, "tokens_per_s_whole": 34.0}
     parts = {
-        "compile": {"invented": {**times, "added_mib": 9.3, "parts": {"encoder": times}}, "seconds": 17.2},
+        "compile": {
+            "invented": {**times, "added_mib": 9.3, "parts": {"encoder": times}, "first": slow},
+            "seconds": 17.2,
+        },
         "d2l": {"invented": {"mean_chunks": 3.0, "batched": {"left_out": "too large"}}, "parameters": 7},
         "questions": {"banks": [bank]},
-        "generation": {"kinds": kinds, "overhead_of": {"adapter": 0.0286}, "new_tokens": 24, "top_k": 8},
+        "generation": {
+            "kinds": kinds,
+            "overhead_of": {"adapter": 0.0286},
+            "overhead_quartiles": [0.0103, 0.0412],
+            "new_tokens": 24,
+            "top_k": 8,
+        },
         "product": {"left_out": "lancedb is not installed here"},
     }
     # 13.43 GB are 13.43e9 / 2^20 = 12,808 MiB.
@@ -166,11 +176,13 @@ def test_the_parts_of_costs_have_tables_and_what_is_missing_a_note(tmp_path):
     text = (tmp_path / "report.md").read_text("utf-8")
     assert table(text, "gemma: compiling a document") == [
         ["invented", "doc2atom", "6", "1.0734", "1.0500", "1.2537", "9.3"],
+        ["invented", "doc2atom, for the first time", "2", "2.0000", "2.0000", "2.1000", ""],
         ["invented", "of which encoder", "6", "1.0734", "1.0500", "1.2537", ""],
         ["paper, one A100", "doc2atom", "", "2.10", "", "", "12,808"],
     ]
     assert table(text, "gemma: questions to a growing bank") == [["100,000", "1050", "1254", "1.05", "54", "used"]]
     assert table(text, "gemma: generation")[1] == ["adapter", "39", "34", "2.9"]
+    assert "the middle half of the turns lies between 1.0 and 4.1 % of time added" in text.lower()
     assert "Product: lancedb is not installed here." in text
 
 

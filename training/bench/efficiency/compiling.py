@@ -7,7 +7,7 @@ own atoms belongs to it, as in the paper: a memory that cannot be found is of no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from models.baselines.d2l import HyperLora, document_chunks, internalize
 from models.encoder import text_features
 from models.engine import COMPILE_CHUNK, Candidates, Engine, RoutedRows
 from models.lexical import LexicalIndex
-from training.bench.efficiency.meters import MIB, Meter, summary
+from training.bench.efficiency.meters import MIB, Meter, summary, times
 from training.bench.efficiency.request import EfficiencyRequest
 from training.bench.efficiency.subjects import Subject, free_bytes
 from training.bench.efficiency.texts import Passage, as_atoms, invented
@@ -76,13 +76,12 @@ def compile_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> 
     for name, group in groups.items():
         budget_s = request.share_s("compile") / (2 * len(groups))
         calls = [partial(compile_passage, subject.engine, p, meter) for p in group]
-        readings = meter.repeat(calls, budget_s=budget_s, most=max(30, len(group)))
-        found[name] = {**_described(subject, group), **summary(readings)}
+        measured = _measured(meter, calls, budget_s=budget_s, most=max(30, len(group)))
+        found[name] = {**_described(subject, group), **measured}
         router_ms = [found[name]["parts"][part]["mean_ms"] for part in ("key write", "word index", "route")]
         found[name]["router_mean_ms"] = round(sum(router_ms), 4)
-        found[name]["full_store"] = summary(
-            meter.repeat([partial(_full, subject.engine, p) for p in group], budget_s=budget_s, most=10)
-        )
+        full = [partial(_full, subject.engine, p) for p in group]
+        found[name]["full_store"] = _measured(meter, full, budget_s=budget_s, most=10)
     return found
 
 
@@ -104,7 +103,7 @@ def d2l_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> dict
                 continue
             calls = [partial(_internalized, subject, hyper, p, layers_at_once) for p in group]
             budget_s = request.share_s("d2l") / (2 * len(groups))
-            found[name][mode] = summary(meter.repeat(calls, budget_s=budget_s, least=2, most=max(20, len(group))))
+            found[name][mode] = _measured(meter, calls, budget_s=budget_s, least=2, most=max(20, len(group)))
     return found
 
 
@@ -115,6 +114,15 @@ def batched_bytes(subject: Subject, hyper: HyperLora, passage: Passage, *, layer
     inner = hyper.config.expansion * subject.base.hidden_size
     itemsize = subject.base.dtype.itemsize
     return (layers_at_once or subject.base.num_layers) * tokens * inner * INNER_COPIES * itemsize
+
+
+def _measured(meter: Meter, calls: Sequence[Callable[[], object]], **limits: float) -> dict[str, Any]:
+    """Return the figures of documents that were compiled before, and under `first` those of the first time.
+
+    A document of another shape makes a GPU's libraries plan anew, which takes longer than the work.
+    """
+    first, readings = meter.repeat_each(calls, **limits)
+    return {**summary(readings), "first": times([reading.seconds for reading in first])}
 
 
 def _internalized(subject: Subject, hyper: HyperLora, passage: Passage, layers_at_once: int | None) -> object:

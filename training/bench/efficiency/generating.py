@@ -1,7 +1,8 @@
 """Part 4: how much slower a base answers with memory in it, and which part of the memory that is.
 
 The same prompt is read and continued by the same number of tokens without an adapter, with micro-LoRA alone, with
-micro-KV alone, and with both. The kinds take turns, so that a machine that slows down slows all of them down.
+micro-KV alone, and with both. The kinds take short turns, so that a machine that slows down slows all of them down: a
+turn reads the prompt and generates a few tokens, and a whole answer is its first token and the rest at that pace.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -32,6 +35,8 @@ from training.bench.efficiency.texts import words
 
 _SAME_VALUES = (torch.ops.aten._unsafe_view.default, torch.ops.aten.detach.default)
 NOTHING, EVERYTHING = "no adapter", "adapter"
+# Tokens of a turn: long enough that most of it is not reading the prompt, short enough for many turns.
+TURN_TOKENS = 8
 
 
 class CountOps(TorchDispatchMode):
@@ -54,25 +59,30 @@ def generation_part(subject: Subject, request: EfficiencyRequest, meter: Meter) 
     adapter, compose = _composed(subject, request, meter, question)
     kinds = variants(adapter)
     tokens = new_tokens_of(request, subject)
-    calls = [partial(generate, engine, question, kind, meter, new_tokens=tokens) for kind in kinds.values()]
+    turn = min(TURN_TOKENS, tokens)
+    order = [*kinds, *reversed(kinds)]  # there and back: none is always the first
     readings = meter.repeat(
-        calls,
+        [partial(generate, engine, question, kinds[name], meter, new_tokens=turn) for name in order],
         budget_s=request.share_s("generation"),
         least=3 * len(kinds),
-        most=12 * len(kinds),
+        most=60 * len(kinds),
         warm_up=len(kinds),
     )
-    by_kind = {name: readings[i :: len(kinds)] for i, name in enumerate(kinds)}
+    by_kind: dict[str, list[Reading]] = {name: [] for name in kinds}
+    for reading, name in zip(readings, cycle(order), strict=False):
+        by_kind[name].append(reading)
     ops = {name: ops_of_a_token(engine, question, kind) for name, kind in kinds.items()}
+    answers = {name: [answer(r, turn, tokens) for r in found] for name, found in by_kind.items()}
     return {
         "new_tokens": tokens,
+        "turn_tokens": turn,
         "top_k": subject.spec.router.top_k,
         "compose": compose,
         "kinds": {
             name: {**speed(found, tokens), "ops_a_token": ops[name], **summary(found)}
-            for name, found in by_kind.items()
+            for name, found in answers.items()
         },
-        **overheads(by_kind, compose_s=compose["p50_ms"] / 1e3),
+        **overheads(answers, compose_s=compose["p50_ms"] / 1e3),
     }
 
 
@@ -91,6 +101,13 @@ def generate(engine: Engine, question: str, adapter: ComposedAdapter | None, met
         started = engine.start(question, adapter)
     with meter.part("other tokens"), never_ending():
         engine.finish(started, max_new_tokens=new_tokens)
+
+
+def answer(turn: Reading, turn_tokens: int, new_tokens: int) -> Reading:
+    """Return what an answer of `new_tokens` takes at the pace of a turn of `turn_tokens`."""
+    share = (new_tokens - 1) / (turn_tokens - 1) if turn_tokens > 1 else 0.0
+    parts = {**turn.parts, "other tokens": share * turn.parts["other tokens"]}
+    return Reading(seconds=sum(parts.values()), parts=parts, added_bytes=turn.added_bytes)
 
 
 def ops_of_a_token(engine: Engine, question: str, adapter: ComposedAdapter | None) -> int:
@@ -119,18 +136,19 @@ def overheads(by_kind: Mapping[str, Sequence[Reading]], *, compose_s: float) -> 
     """Return how much longer an answer takes under each adapter, as a share of the time without.
 
     Answers of one turn are compared with each other, and the median turn counts: a machine that others use slows down
-    and speeds up between turns. Composing is outside of `overhead` and inside of `overhead_with_compose`.
+    and speeds up between turns. `overhead_quartiles` tell how far the turns lie apart. Composing is outside of
+    `overhead` and inside of `overhead_with_compose`.
     """
 
     def shares(name: str) -> list[float]:
         pairs = zip(by_kind[name], by_kind[NOTHING], strict=False)  # the last turn may not be complete
         return [under.seconds / without.seconds - 1 for under, without in pairs]
 
-    overhead = _median(shares(EVERYTHING))
+    low, overhead, high = _quantiles(shares(EVERYTHING), 0.25, 0.5, 0.75)
     base_s = _median([r.seconds for r in by_kind[NOTHING]])
     return {
         "overhead": round(overhead, 4),
-        "overhead_range": [round(min(shares(EVERYTHING)), 4), round(max(shares(EVERYTHING)), 4)],
+        "overhead_quartiles": [round(low, 4), round(high, 4)],
         "overhead_with_compose": round(overhead + compose_s / base_s, 4),
         "overhead_of": {name: round(_median(shares(name)), 4) for name in by_kind if name != NOTHING},
     }
@@ -147,5 +165,9 @@ def _composed(
     return bank.compose(routed), summary(readings)
 
 
-def _median(seconds: Sequence[float]) -> float:
-    return float(torch.tensor(seconds, dtype=torch.float64).quantile(0.5))
+def _median(values: Sequence[float]) -> float:
+    return _quantiles(values, 0.5)[0]
+
+
+def _quantiles(values: Sequence[float], *shares: float) -> list[float]:
+    return np.quantile(values, shares).tolist()

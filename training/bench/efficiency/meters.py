@@ -174,6 +174,24 @@ class Meter:
             readings.append(self.once(actions[len(readings) % len(actions)]))
         return readings
 
+    def repeat_each(
+        self, actions: Sequence[Callable[[], object]], *, budget_s: float, least: int = 3, most: int = 30
+    ) -> tuple[list[Reading], list[Reading]]:
+        """Measure calls as `repeat` does, where one call does not warm up another: their shapes differ.
+
+        Returns:
+            The first reading of each call, which is made right before the one that counts, and those that count.
+        """
+        begin = self.now()
+        first: list[Reading] = []
+        readings: list[Reading] = []
+        while len(readings) < most and (len(readings) < least or self.now() - begin < budget_s):
+            action = actions[len(readings) % len(actions)]
+            if len(first) < len(actions):
+                first.append(self.once(action))
+            readings.append(self.once(action))
+        return first, readings
+
 
 def times(seconds: Sequence[float]) -> dict[str, float]:
     """Return number, mean and percentiles, in milliseconds."""
