@@ -78,8 +78,7 @@ class SuiteBank:
     ) -> None:
         self.suite, self.kind, self.top_k = suite, kind, top_k
         strange = strangers(suite, seed)
-        asked = {sample.document for sample in suite.samples} | {found[0] for found in strange if found}
-        documents = range(len(suite.contexts)) if kind == "all" else sorted(asked)
+        documents = documents_read(suite, kind, strange)
         self._passage = {document: passage for passage, document in enumerate(documents)}
         self._contexts = [suite.contexts[document] for document in documents]
         if previous is not None and previous._contexts == self._contexts:
@@ -210,6 +209,13 @@ class SuiteBank:
 
     def _size(self, ask: Ask) -> int:
         return self.num_atoms if self.kind == "all" else len(self.library.records[ask.passage].atoms)
+
+
+def documents_read(suite: Suite, kind: str, strange: Sequence[tuple[int, str] | None]) -> Sequence[int]:
+    """Return the documents whose atoms a bank holds: all, or those that some sample or its stranger is asked of."""
+    if kind == "all":
+        return range(len(suite.contexts))
+    return sorted({sample.document for sample in suite.samples} | {found[0] for found in strange if found})
 
 
 def strangers(suite: Suite, seed: int) -> list[tuple[int, str] | None]:
