@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_PIECE_BYTES = 15_000_000
 _META = "memory.json"
 
@@ -83,13 +83,16 @@ def read_meta(folder: Path) -> CheckpointMeta:
     """Read what a checkpoint says of itself, without its weights.
 
     Raises:
-        CheckpointError: Broken, or written by a newer d2a.
+        CheckpointError: Broken, or written by a newer or much older d2a.
     """
     try:
         data = json.loads((folder / _META).read_text("utf-8"))
         version = data.pop("format_version")
-        if version > FORMAT_VERSION:
-            raise CheckpointError(f"{folder} has format {version}, this d2a reads {FORMAT_VERSION}", hint="Update d2a")
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{folder} has format {version}, this d2a reads {FORMAT_VERSION}",
+                hint="Update d2a" if version > FORMAT_VERSION else "Fetch or train it again",
+            )
         data["spec"] = MemorySpec.from_dict(data["spec"])
         return CheckpointMeta(**{**data, "fingerprint": _fingerprint(folder)})
     except (OSError, KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:

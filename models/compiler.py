@@ -7,6 +7,7 @@ with `z = sum_i w_i z_i`. Composition itself is in `models.composer`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from models.base import FrozenBase, Site
 from models.presets import MemorySpec
+from models.stacked import BySite, StackedLinear
 
 INIT_STD = 0.02
 INIT_MASK_LOGIT = 2.0  # gates start open, at sigmoid(2) = 0.88
@@ -29,8 +31,8 @@ class LoraFactors:
         mask_logits: `[..., n_L, n_M]`; the gate is their weighted sum through a sigmoid.
     """
 
-    a: dict[Site, Tensor]
-    b: dict[Site, Tensor]
+    a: BySite
+    b: BySite
     mask_logits: Tensor
 
 
@@ -46,21 +48,19 @@ class MemoryCompiler(nn.Module):
         self.trunk = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
         self.to_latent = nn.Identity() if spec.d_latent == width else nn.Linear(width, spec.d_latent)
         self.key_head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, spec.d_key))
-        self.a_heads = nn.ModuleList(nn.Linear(spec.d_latent, spec.rank * s.in_features) for s in self.sites)
-        self.b_heads = nn.ModuleList(nn.Linear(spec.d_latent, spec.rank * s.out_features) for s in self.sites)
+        self.a_heads = SiteHeads(spec.d_latent, {s: (spec.rank, s.in_features) for s in self.sites})
+        self.b_heads = SiteHeads(spec.d_latent, {s: (s.out_features, spec.rank) for s in self.sites})
         self.mask_head = nn.Linear(spec.d_latent, len(self.sites))
         self._init_heads()
-        self.kv_heads = nn.ModuleDict()
         if spec.kv.source != "none":
-            self.kv_heads.update({str(layer): _kv_head(spec, base, layer) for layer in self.memory_layers})
+            attention = [base.attention_module(layer) for layer in self.memory_layers]
+            self.kv_heads = TokenKVHeads(attention) if spec.kv.source == "tokens" else LatentKVHeads(spec, attention)
 
     def _init_heads(self) -> None:
-        for head in self.a_heads:
-            nn.init.normal_(head.weight, std=INIT_STD)
-            nn.init.normal_(head.bias, std=INIT_STD)
-        for head in self.b_heads:
-            nn.init.zeros_(head.weight)
-            nn.init.zeros_(head.bias)
+        for parameter in self.a_heads.parameters():
+            nn.init.normal_(parameter, std=INIT_STD)
+        for parameter in self.b_heads.parameters():
+            nn.init.zeros_(parameter)
         nn.init.zeros_(self.mask_head.weight)
         nn.init.constant_(self.mask_head.bias, INIT_MASK_LOGIT)
 
@@ -79,50 +79,70 @@ class MemoryCompiler(nn.Module):
         Returns:
             Factors that equal the weighted sum of the atoms' own factors.
         """
-        shape, rank = latent_XZ.shape[:-1], self.spec.rank
+        shape = latent_XZ.shape[:-1]
         if self.spec.lora == "static":
             latent_XZ = torch.zeros_like(latent_XZ)
-
-        def apply(head: nn.Linear) -> Tensor:
-            bias = head.bias if total_X is None else total_X[..., None] * head.bias
-            return F.linear(latent_XZ, head.weight) + bias
-
-        places = list(zip(self.sites, self.a_heads, self.b_heads, strict=True))
+        mask_bias = self.mask_head.bias if total_X is None else total_X[..., None] * self.mask_head.bias
+        mask_logits = F.linear(latent_XZ, self.mask_head.weight) + mask_bias
         return LoraFactors(
-            a={s: apply(a).view(*shape, rank, s.in_features) for s, a, _ in places},
-            b={s: apply(b).view(*shape, s.out_features, rank) for s, _, b in places},
-            mask_logits=apply(self.mask_head).view(*shape, self.spec.num_memory_layers, len(self.spec.target_modules)),
+            a=self.a_heads(latent_XZ, total_X),
+            b=self.b_heads(latent_XZ, total_X),
+            mask_logits=mask_logits.view(*shape, self.spec.num_memory_layers, len(self.spec.target_modules)),
         )
 
 
-class TokenKVHead(nn.Module):
-    """Keys and values from an atom's token states, by projections that start as the layer's own."""
+class SiteHeads(nn.Module):
+    """An affine head a site, from the latent to a matrix; sites of equal matrices share a product.
 
-    def __init__(self, attention: nn.Module) -> None:
+    Args:
+        shapes: Rows and columns of each site's matrix.
+    """
+
+    def __init__(self, d_latent: int, shapes: Mapping[Site, tuple[int, int]]) -> None:
         super().__init__()
-        self.key = _trainable_copy(attention.k_proj)
-        self.value = _trainable_copy(attention.v_proj)
+        self.shapes = list(dict.fromkeys(shapes.values()))
+        self.sites = [tuple(s for s in shapes if shapes[s] == shape) for shape in self.shapes]
+        self.heads = nn.ModuleList(
+            StackedLinear(len(sites), d_latent, rows * columns)
+            for sites, (rows, columns) in zip(self.sites, self.shapes, strict=True)
+        )
+
+    def forward(self, latent_XZ: Tensor, total_X: Tensor | None = None) -> BySite:
+        """Return a matrix a site and latent; the arguments are those of `MemoryCompiler.factors`."""
+        latent_NZ = latent_XZ.reshape(-1, latent_XZ.shape[-1])
+        total_N = None if total_X is None else total_X.reshape(-1)
+        return BySite(
+            {
+                sites: head(latent_NZ, total_N).view(len(sites), *latent_XZ.shape[:-1], *shape)
+                for sites, shape, head in zip(self.sites, self.shapes, self.heads, strict=True)
+            }
+        )
 
 
-class LatentKVHead(nn.Module):
-    """Keys and values from the trunk latent, `num_slots` of each an atom, as published."""
+class TokenKVHeads(nn.Module):
+    """Keys and values of every memory layer from token states, by projections that start as the layers' own."""
 
-    def __init__(self, spec: MemorySpec, attention: nn.Module) -> None:
+    def __init__(self, attention: Sequence[nn.Module]) -> None:
         super().__init__()
-        width = spec.kv.num_slots * attention.k_proj.out_features
-        self.key = nn.Linear(spec.d_latent, width)
-        self.value = nn.Linear(spec.d_latent, width)
+        self.key = _trainable_copies([a.k_proj for a in attention])
+        self.value = _trainable_copies([a.v_proj for a in attention])
 
 
-def _kv_head(spec: MemorySpec, base: FrozenBase, layer: int) -> nn.Module:
-    attention = base.attention_module(layer)
-    return TokenKVHead(attention) if spec.kv.source == "tokens" else LatentKVHead(spec, attention)
+class LatentKVHeads(nn.Module):
+    """Keys and values of every memory layer from the trunk latent, `num_slots` of each an atom, as published."""
+
+    def __init__(self, spec: MemorySpec, attention: Sequence[nn.Module]) -> None:
+        super().__init__()
+        width = spec.kv.num_slots * attention[0].k_proj.out_features
+        self.key = StackedLinear(len(attention), spec.d_latent, width)
+        self.value = StackedLinear(len(attention), spec.d_latent, width)
 
 
-def _trainable_copy(linear: nn.Linear) -> nn.Linear:
-    copy = nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
+def _trainable_copies(layers: Sequence[nn.Linear]) -> StackedLinear:
+    first = layers[0]
+    copy = StackedLinear(len(layers), first.in_features, first.out_features, bias=first.bias is not None)
     with torch.no_grad():
-        copy.weight.copy_(linear.weight.float())
-        if linear.bias is not None:
-            copy.bias.copy_(linear.bias.float())
+        copy.weight.copy_(torch.stack([layer.weight.float() for layer in layers]))
+        if copy.bias is not None:
+            copy.bias.copy_(torch.stack([layer.bias.float() for layer in layers]))
     return copy

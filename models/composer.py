@@ -6,6 +6,8 @@ the gate `g = sigmoid(sum_i w_i m_i)`. The mode `concat` gives `sum_i w_i B_i A_
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,7 @@ def compose(
     slots: AtomSlots | None = None,
     slot_rows_BK: Tensor | None = None,
     mode: str | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> ComposedAdapter:
     """Compose routed atoms into one adapter a question.
 
@@ -35,6 +38,7 @@ def compose(
         factors: their materialised factors, with leading dimensions `[B, K]`.
         slots: Micro-KV of distinct atoms; `slot_rows_BK` says which row belongs to which routed atom.
         mode: `linear` or `concat`; None takes the memory's own.
+        dtype: Of the update's factors; that of the base spares a conversion at every site.
 
     Returns:
         An adapter whose updates carry gate and alpha / r.
@@ -46,7 +50,7 @@ def compose(
         factors = factors or compiler.factors(latent_BKZ)
         summed = _combine(factors, weight_BK, mode)
     prefix = {} if slots is None else compose_prefix(slots, slot_rows_BK, log_weight_BK, scale=compiler.spec.kv.scale)
-    return ComposedAdapter(lora=_gated(compiler, summed), prefix=prefix)
+    return ComposedAdapter(lora=_gated(compiler, summed, dtype), prefix=prefix)
 
 
 def compose_prefix(slots: AtomSlots, rows_BK: Tensor, log_weight_BK: Tensor, *, scale: str) -> dict[int, LayerPrefix]:
@@ -60,19 +64,16 @@ def compose_prefix(slots: AtomSlots, rows_BK: Tensor, log_weight_BK: Tensor, *, 
     weighted = log_weight_BK[..., None].expand(mask_BKS.shape)
     bias_BKS = weighted if scale == "logits" else torch.zeros_like(weighted)
     bias_BS = bias_BKS.masked_fill(~mask_BKS, blocked).clamp(min=blocked).flatten(1)
-    prefix = {}
-    for layer, key_UHSF in slots.key.items():
-        value_BKHSF = slots.value[layer][rows_BK]
-        if scale == "values":
-            value_BKHSF = value_BKHSF * log_weight_BK.exp()[..., None, None, None].to(value_BKHSF.dtype)
-        prefix[layer] = LayerPrefix(
-            key_BHSF=_concat_slots(key_UHSF[rows_BK]), value_BHSF=_concat_slots(value_BKHSF), bias_BS=bias_BS
-        )
-    return prefix
+    key_BKMHSF, value_BKMHSF = slots.key_UMHSF[rows_BK], slots.value_UMHSF[rows_BK]
+    if scale == "values":
+        value_BKMHSF = value_BKMHSF * log_weight_BK.exp()[..., None, None, None, None].to(value_BKMHSF.dtype)
+    by_layer = zip(slots.layers, _joined(key_BKMHSF), _joined(value_BKMHSF), strict=True)
+    return {layer: LayerPrefix(key_BHSF=key, value_BHSF=value, bias_BS=bias_BS) for layer, key, value in by_layer}
 
 
-def _concat_slots(x_BKHSF: Tensor) -> Tensor:
-    return x_BKHSF.transpose(1, 2).flatten(2, 3)
+def _joined(x_BKMHSF: Tensor) -> tuple[Tensor, ...]:
+    """Put the atoms' slots one after the other, `[B, H, K * S, F]` a memory layer."""
+    return x_BKMHSF.permute(2, 0, 3, 1, 4, 5).flatten(3, 4).unbind(0)
 
 
 def _combine(factors: LoraFactors, weight_BK: Tensor, mode: str) -> LoraFactors:
@@ -80,24 +81,23 @@ def _combine(factors: LoraFactors, weight_BK: Tensor, mode: str) -> LoraFactors:
     w = weight_BK[..., None, None]
     mask_logits = (w * factors.mask_logits).sum(1)
     if mode == "linear":
-        return LoraFactors(
-            a={s: (w * a).sum(1) for s, a in factors.a.items()},
-            b={s: (w * b).sum(1) for s, b in factors.b.items()},
-            mask_logits=mask_logits,
-        )
+        a, b = (x.map(lambda _, stack: (w * stack).sum(2)) for x in (factors.a, factors.b))
+        return LoraFactors(a=a, b=b, mask_logits=mask_logits)
     return LoraFactors(
-        a={s: a.flatten(1, 2) for s, a in factors.a.items()},
-        b={s: (w * b).transpose(1, 2).flatten(2, 3) for s, b in factors.b.items()},
+        a=factors.a.map(lambda _, stack: stack.flatten(2, 3)),
+        b=factors.b.map(lambda _, stack: (w * stack).transpose(2, 3).flatten(3, 4)),
         mask_logits=mask_logits,
     )
 
 
-def _gated(compiler: MemoryCompiler, factors: LoraFactors) -> dict[Site, tuple[Tensor, Tensor]]:
+def _gated(compiler: MemoryCompiler, factors: LoraFactors, dtype: torch.dtype) -> dict[Site, tuple[Tensor, Tensor]]:
     spec = compiler.spec
-    gate_BG = torch.sigmoid(factors.mask_logits).flatten(-2)
-    lora = {}
-    for index, site in enumerate(compiler.sites):
-        g = gate_BG[:, index, None, None]
-        a = factors.a[site] * g if spec.gate == "factors" else factors.a[site]
-        lora[site] = (a, factors.b[site] * g * (spec.alpha / spec.rank))
-    return lora
+    gate_GB11 = torch.sigmoid(factors.mask_logits).flatten(-2).T[..., None, None]
+    place = {site: index for index, site in enumerate(compiler.sites)}
+
+    def scaled(sites: tuple[Site, ...], stack: Tensor, scale: float = 1.0) -> Tensor:
+        return (stack * (gate_GB11[[place[s] for s in sites]] * scale)).to(dtype)
+
+    a = factors.a.map(scaled if spec.gate == "factors" else lambda _, stack: stack.to(dtype))
+    b = factors.b.map(partial(scaled, scale=spec.alpha / spec.rank))
+    return {site: (a[site], b[site]) for site in compiler.sites}

@@ -30,6 +30,7 @@ from models.prompts import prompt_ids, refusal_ids
 from models.reading import refusal_of_each
 from models.reranker import CrossEncoder, find_reranker
 from models.router import AnswerabilityGate, atom_metadata, gate_features
+from models.stacked import BySite
 
 COMPILE_CHUNK = 64
 REPLACEMENT = "\ufffd"
@@ -221,6 +222,7 @@ class Engine:
             slots=slots if with_kv else None,
             slot_rows_BK=torch.tensor([slot_rows], device=self.base.device),
             mode=self.composition,
+            dtype=self.base.dtype,
         )
 
     def start(self, question: str, adapter: ComposedAdapter | None, *, context: str | None = None) -> Started:
@@ -286,8 +288,8 @@ class Engine:
 
         sites = self.network.compiler.sites
         return LoraFactors(
-            a={s: read(f"a.{_name(s)}") for s in sites},
-            b={s: read(f"b.{_name(s)}") for s in sites},
+            a=BySite.of({s: read(f"a.{_name(s)}") for s in sites}),
+            b=BySite.of({s: read(f"b.{_name(s)}") for s in sites}),
             mask_logits=read("mask"),
         )
 

@@ -146,7 +146,8 @@ class _Masks:
         self, bias_BS: Tensor, mask: Tensor | None, query: Tensor, key: Tensor, *, window: int | None
     ) -> Tensor:
         """Return `_extended_mask`, made anew where the last one of this window was for something else."""
-        if bias_BS.requires_grad and torch.is_grad_enabled():  # a graph belongs to one backward pass
+        if mask is None and bias_BS.requires_grad and torch.is_grad_enabled():
+            # A graph belongs to one backward pass, and without a mask of its own no pass is known from the next.
             return _extended_mask(bias_BS, mask, query, key, window=window)
         incoming = (bias_BS, mask)
         versions = tuple((id(x), None if x is None else x._version) for x in incoming)

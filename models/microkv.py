@@ -17,19 +17,23 @@ from torch import Tensor, nn
 
 from models.base import FrozenBase
 from models.compiler import MemoryCompiler
+from models.presets import MemorySpec
+from models.stacked import StackedLinear
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtomSlots:
-    """Keys and values of distinct atoms, by memory layer.
+    """Keys and values of distinct atoms, all M memory layers in one tensor.
 
     Args:
-        key, value: `[U, H, S, F]` a memory layer.
+        layers: The memory layers, in order.
+        key_UMHSF, value_UMHSF: Of every atom and layer.
         mask_US: True at slots that hold something.
     """
 
-    key: dict[int, Tensor]
-    value: dict[int, Tensor]
+    layers: Sequence[int]
+    key_UMHSF: Tensor
+    value_UMHSF: Tensor
     mask_US: Tensor
 
 
@@ -49,47 +53,68 @@ def token_slots(base: FrozenBase, compiler: MemoryCompiler, x_USD: Tensor, lengt
     Returns:
         Slots padded like `x_USD`.
     """
-    steps_S = torch.arange(x_USD.shape[1], device=base.device)
-    mask_US = steps_S < lengths_U[:, None]
+    return slots_from_inputs(base, compiler, layer_inputs(base, compiler.spec, x_USD, lengths_U), lengths_U)
+
+
+def layer_inputs(base: FrozenBase, spec: MemorySpec, x_USD: Tensor, lengths_U: Tensor) -> Tensor:
+    """Return what enters the attention of every memory layer, normed, at the atoms' own positions, `[M, U, S, D]`.
+
+    It needs nothing that is trained. The arguments are those of `token_slots`.
+    """
+    layers = range(base.num_layers - spec.num_memory_layers, base.num_layers)
+    if spec.kv.depth == "entry":
+        return torch.stack([base.layers[layer].input_layernorm(x_USD) for layer in layers])
+    shared = _prefix_entry(base, layers[0]).expand(len(x_USD), -1, -1)
+    mask = F.pad(_held(x_USD, lengths_U), (shared.shape[1], 0), value=True)
+    with torch.no_grad(), base.captured_inputs(layers) as captured:
+        # The last layer's output is not needed, only what enters its attention.
+        base.run_layers(torch.cat([shared, x_USD], dim=1), mask, start=layers[0], stop=base.num_layers)
+    return torch.stack([captured[layer][:, shared.shape[1] :] for layer in layers])
+
+
+def slots_from_inputs(base: FrozenBase, compiler: MemoryCompiler, x_MUSD: Tensor, lengths_U: Tensor) -> AtomSlots:
+    """Build slots from what `layer_inputs` gave: the trained part."""
+    layers, heads = compiler.memory_layers, compiler.kv_heads
+    num_atoms, num_slots = x_MUSD.shape[1:3]
+    attention = base.attention_module(layers[0])
+
+    def project(head: StackedLinear) -> Tensor:
+        return head(x_MUSD.flatten(1, 2)).view(len(layers), num_atoms, num_slots, -1, attention.head_dim)
+
+    key_MUSHF = project(heads.key)
+    if hasattr(attention, "k_norm"):
+        norms = [base.attention_module(layer).k_norm for layer in layers]
+        key_MUSHF = torch.stack([norm(key) for norm, key in zip(norms, key_MUSHF.unbind(0), strict=True)])
+    steps_S = torch.arange(num_slots, device=base.device)
     positions_US = (steps_S - lengths_U[:, None]).clamp(max=-1)
-    cos, sin = base.decoder.rotary_emb(x_USD, positions_US)
-    inputs = _layer_inputs(base, compiler, x_USD, mask_US)
-    keys, values = {}, {}
-    for layer, x in inputs.items():
-        head = compiler.kv_heads[str(layer)]
-        attention = base.attention_module(layer)
-        key = _linear(head.key, x).unflatten(-1, (-1, attention.head_dim))
-        if hasattr(attention, "k_norm"):
-            key = attention.k_norm(key)
-        keys[layer] = _rotate(attention, key.transpose(1, 2), cos, sin)
-        values[layer] = _linear(head.value, x).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
-    return AtomSlots(key=keys, value=values, mask_US=mask_US)
+    cos_USF, sin_USF = base.decoder.rotary_emb(x_MUSD, positions_US)
+    key_UMHSF = _rotate(attention, key_MUSHF.permute(1, 0, 3, 2, 4), cos_USF[:, None], sin_USF[:, None])
+    return AtomSlots(
+        layers=layers,
+        key_UMHSF=key_UMHSF,
+        value_UMHSF=project(heads.value).permute(1, 0, 3, 2, 4),
+        mask_US=_held(x_MUSD[0], lengths_U),
+    )
 
 
 def latent_slots(base: FrozenBase, compiler: MemoryCompiler, latent_UZ: Tensor) -> AtomSlots:
     """Build slots from latents by the published head; keys are taken as already rotated."""
-    slots = compiler.spec.kv.num_slots
-    keys, values = {}, {}
-    for layer in compiler.memory_layers:
-        head, width = compiler.kv_heads[str(layer)], base.attention_module(layer).head_dim
-        keys[layer] = head.key(latent_UZ).unflatten(-1, (slots, -1, width)).transpose(1, 2)
-        values[layer] = head.value(latent_UZ).unflatten(-1, (slots, -1, width)).transpose(1, 2)
-    mask_US = torch.ones(len(latent_UZ), slots, dtype=torch.bool, device=latent_UZ.device)
-    return AtomSlots(key=keys, value=values, mask_US=mask_US)
+    slots, layers = compiler.spec.kv.num_slots, compiler.memory_layers
+    width = base.attention_module(layers[0]).head_dim
+
+    def project(head: StackedLinear) -> Tensor:
+        return head(latent_UZ).unflatten(-1, (slots, -1, width)).permute(1, 0, 3, 2, 4)
+
+    return AtomSlots(
+        layers=layers,
+        key_UMHSF=project(compiler.kv_heads.key),
+        value_UMHSF=project(compiler.kv_heads.value),
+        mask_US=torch.ones(len(latent_UZ), slots, dtype=torch.bool, device=latent_UZ.device),
+    )
 
 
-def _layer_inputs(base: FrozenBase, compiler: MemoryCompiler, x_USD: Tensor, mask_US: Tensor) -> dict[int, Tensor]:
-    """What enters the attention of every memory layer, normed, at the atoms' own positions."""
-    layers = list(compiler.memory_layers)
-    if compiler.spec.kv.depth == "entry":
-        return {layer: base.layers[layer].input_layernorm(x_USD) for layer in layers}
-    shared = _prefix_entry(base, layers[0]).expand(len(x_USD), -1, -1)
-    mask = F.pad(mask_US, (shared.shape[1], 0), value=True)
-    with torch.no_grad(), base.captured_inputs(layers) as captured:
-        # The last layer's output is not needed, only what enters its attention.
-        base.run_layers(torch.cat([shared, x_USD], dim=1), mask, start=layers[0], stop=base.num_layers)
-    # Contiguous, since a product with a slice copies the whole weight once an atom.
-    return {layer: captured[layer][:, shared.shape[1] :].contiguous() for layer in layers}
+def _held(x_USD: Tensor, lengths_U: Tensor) -> Tensor:
+    return torch.arange(x_USD.shape[1], device=x_USD.device) < lengths_U[:, None]
 
 
 @torch.no_grad()
@@ -102,11 +127,6 @@ def _prefix_entry(base: FrozenBase, layer: int) -> Tensor:
     return base.prefix_states[layer]
 
 
-def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    bias = None if layer.bias is None else layer.bias.to(x.dtype)
-    return F.linear(x, layer.weight.to(x.dtype), bias)
-
-
 def _rotate(attention: nn.Module, key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate keys as the base's own modelling file does."""
-    return sys.modules[type(attention).__module__].apply_rotary_pos_emb(key, key, cos, sin)[1]
+    """Rotate keys as the base's own modelling file does; it wants queries too and gets none."""
+    return sys.modules[type(attention).__module__].apply_rotary_pos_emb(key[:, :0], key, cos, sin)[1]

@@ -49,6 +49,7 @@ def refusal_of_each(
         factors=None if factors is None else _alone(factors),
         slots=slots,
         slot_rows_BK=None if slot_rows_P is None else slot_rows_P[:, None],
+        dtype=base.dtype,
     )
     with attached(base, adapter):
         return prefill(base, prompts, refusal_ids(base.tokenizer)).refusal_logprob_B
@@ -57,7 +58,7 @@ def refusal_of_each(
 def _alone(factors: LoraFactors) -> LoraFactors:
     """Let every atom be a question's only one: leading dimensions `[P, 1]`."""
     return LoraFactors(
-        a={site: a[:, None] for site, a in factors.a.items()},
-        b={site: b[:, None] for site, b in factors.b.items()},
+        a=factors.a.map(lambda _, stack: stack[:, :, None]),
+        b=factors.b.map(lambda _, stack: stack[:, :, None]),
         mask_logits=factors.mask_logits[:, None],
     )

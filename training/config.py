@@ -57,6 +57,8 @@ class TrainConfig:
         probe_margin: Nats a token by which another document's memory must be worse than the right one's,
             from `probe_from_step` on; a run that fails is stopped.
         max_context_tokens: Of the document that the teacher reads, and that Doc-to-LoRA or the reader is given.
+        cache_atom_layers: Keep token micro-KV's inputs at every memory layer: as many times the memory as there are
+            such layers, and no pass over the atoms in a step.
         feature_home: Where frozen features are kept: `device`, `pinned` (page-locked host memory), `disk`, `auto` by
             their size, or `live` for none, which computes them in every step.
         save_every: Optimiser steps between training states, of which the newest `keep_states` are kept.
@@ -105,6 +107,7 @@ class TrainConfig:
     max_answer_tokens: int = 32
     max_context_tokens: int = 8192
     cache_batch_tokens: int = 65536
+    cache_atom_layers: bool = False
     feature_home: str = "auto"
     seed: int = 0
     loss: LossWeights = field(default_factory=LossWeights)

@@ -259,6 +259,7 @@ class Library:
             latent_BKZ=self.latent_NZ[rows],
             slots=self._slots(distinct_U),
             slot_rows_BK=slot_rows,
+            dtype=self.base.dtype,
         )
 
     def _slots(self, distinct_U: Tensor) -> AtomSlots | None:

@@ -31,7 +31,16 @@ Event = dict[str, Any]
 Emit = Callable[[Event], None]
 # These change how a run is carried out, not what comes out: a state goes on under others.
 _HARMLESS = frozenset(
-    {"micro_batch", "max_minutes", "log_every", "save_every", "keep_states", "cache_batch_tokens", "feature_home"}
+    {
+        "micro_batch",
+        "max_minutes",
+        "log_every",
+        "save_every",
+        "keep_states",
+        "cache_batch_tokens",
+        "cache_atom_layers",
+        "feature_home",
+    }
 )
 
 

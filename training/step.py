@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.base import FrozenBase, Site
 from models.composer import compose
 from models.injection import ComposedAdapter, attached
-from models.microkv import AtomSlots, latent_slots, token_slots
+from models.microkv import AtomSlots, latent_slots, slots_from_inputs
 from models.network import MemoryNetwork
 from models.router import Router, Routing
 from training.batches import Batch
@@ -181,6 +181,7 @@ class TrainStep(nn.Module):
             latent_BKZ=routed.latent_UZ[column_BK],
             slots=self._slots(routed, distinct_D),
             slot_rows_BK=rows_BK,
+            dtype=self.base.dtype,
         )
 
     def _slots(self, routed: Routed, distinct_D: Tensor) -> AtomSlots | None:
@@ -189,8 +190,8 @@ class TrainStep(nn.Module):
             return None
         if source == "latent":
             return latent_slots(self.base, self.network.compiler, routed.latent_UZ[distinct_D])
-        x_USD, lengths_U = self.features.atom_entry(routed.atom_U[distinct_D])
-        return token_slots(self.base, self.network.compiler, x_USD, lengths_U)
+        x_MUSD, lengths_U = self.features.atom_inputs(routed.atom_U[distinct_D])
+        return slots_from_inputs(self.base, self.network.compiler, x_MUSD, lengths_U)
 
     def answer_under(self, adapter: ComposedAdapter | None, row_B: Tensor) -> AnswerLogits:
         """Run the upper layers over prompts with answers.

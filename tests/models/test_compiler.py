@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from models.compiler import MemoryCompiler, TokenKVHead
+from models.base import Site
+from models.compiler import MemoryCompiler, SiteHeads
 from models.network import MemoryNetwork
 from tests.models.tiny import FAMILIES, RECIPES, tiny_base, tiny_network, tiny_spec
 
@@ -36,7 +37,7 @@ def test_heads_start_as_published() -> None:
     torch.manual_seed(0)
     compiler = MemoryCompiler(tiny_spec("paper"), tiny_base("llama"))
     factors = compiler.factors(torch.randn(7, 24))
-    weights = torch.cat([head.weight.flatten() for head in compiler.a_heads])
+    weights = torch.cat([head.weight.flatten() for head in compiler.a_heads.heads])
     # A ~ N(0, 0.02^2) over about 45,000 weights: the deviation is known to 0.3 %.
     assert weights.std().item() == pytest.approx(0.02, rel=0.02)
     assert weights.mean().item() == pytest.approx(0.0, abs=5e-4)
@@ -45,13 +46,20 @@ def test_heads_start_as_published() -> None:
     assert_close(torch.sigmoid(factors.mask_logits), torch.full((7, 2, 4), 0.8808), atol=1e-4, rtol=0)
 
 
+def _bias(heads: SiteHeads, site: Site) -> torch.Tensor:
+    [bias] = [
+        head.bias[sites.index(site)] for head, sites in zip(heads.heads, heads.sites, strict=True) if site in sites
+    ]
+    return bias
+
+
 def test_head_outputs_are_rows_of_a_and_of_b() -> None:
     compiler = MemoryCompiler(tiny_spec(), tiny_base("llama"))
     site = compiler.sites[5]  # v_proj of the last layer: 48 to 32 features, rank 4
     assert (site.layer, site.module) == (5, "v_proj")
     with torch.no_grad():
-        compiler.a_heads[5].bias.copy_(torch.arange(4.0 * 48))
-        compiler.b_heads[5].bias.copy_(torch.arange(32.0 * 4))
+        _bias(compiler.a_heads, site).copy_(torch.arange(4.0 * 48))
+        _bias(compiler.b_heads, site).copy_(torch.arange(32.0 * 4))
         compiler.mask_head.bias.copy_(torch.arange(8.0))
     factors = compiler.factors(torch.zeros(6))
     assert factors.a[site][2, 7] == 2 * 48 + 7
@@ -86,14 +94,14 @@ def test_the_published_latent_is_the_trunks_own_output() -> None:
 def test_token_heads_start_as_the_layers_own_projections_and_train_apart_from_them(family: str) -> None:
     base = tiny_base(family)
     compiler = MemoryNetwork(tiny_spec(), base).compiler
-    for layer in (4, 5):
-        head, attention = compiler.kv_heads[str(layer)], base.attention_module(layer)
-        assert isinstance(head, TokenKVHead)
-        assert torch.equal(head.key.weight, attention.k_proj.weight)
-        assert torch.equal(head.value.weight, attention.v_proj.weight)
-        assert head.key.weight.data_ptr() != attention.k_proj.weight.data_ptr()
-        assert head.key.weight.requires_grad
-    assert set(compiler.kv_heads) == {"4", "5"}
+    key, value = compiler.kv_heads.key.weight, compiler.kv_heads.value.weight
+    assert len(key) == len(value) == 2
+    for place, layer in enumerate((4, 5)):
+        attention = base.attention_module(layer)
+        assert torch.equal(key[place], attention.k_proj.weight)
+        assert torch.equal(value[place], attention.v_proj.weight)
+        assert key[place].data_ptr() != attention.k_proj.weight.data_ptr()
+    assert key.requires_grad and value.requires_grad
 
 
 def test_the_memory_does_not_own_the_base() -> None:

@@ -10,6 +10,7 @@ from models.composer import compose, compose_prefix
 from models.injection import ComposedAdapter, attached
 from models.microkv import AtomSlots
 from models.presets import MemorySpec
+from models.stacked import BySite
 from tests.models.tiny import FAMILIES, RECIPES, random_ids, tiny_base, tiny_network, tiny_spec, whole_logits
 
 WEIGHTS = torch.tensor([[0.5, 0.3, 0.1], [0.9, 0.0, 0.05]])
@@ -71,8 +72,8 @@ def test_concatenation_is_the_exact_sum_of_updates(family: str, recipe: str) -> 
 def test_the_gate_multiplies_both_factors_or_the_update(gate: str, expected: float) -> None:
     compiler = tiny_network(tiny_base("llama"), tiny_spec("d2a", gate=gate)).compiler
     ones = LoraFactors(
-        a={s: torch.ones(1, 1, 4, s.in_features) for s in compiler.sites},
-        b={s: torch.full((1, 1, s.out_features, 4), 2.5) for s in compiler.sites},
+        a=BySite.of({s: torch.ones(1, 1, 4, s.in_features) for s in compiler.sites}),
+        b=BySite.of({s: torch.full((1, 1, s.out_features, 4), 2.5) for s in compiler.sites}),
         mask_logits=torch.zeros(1, 1, 2, 4),  # a gate of sigmoid(0) = 0.5
     )
     one = torch.ones(1, 1)
@@ -89,8 +90,8 @@ def test_linear_composition_brings_cross_terms_and_concatenation_does_not() -> N
     a[0, 1, 0, 1], b[0, 1, 1, 0] = 1.0, 1.0  # atom 1 from 1 to 1, through the same rank
     zeros = {s: torch.zeros(1, 2, 4, s.in_features) for s in compiler.sites}
     factors = LoraFactors(
-        a={**zeros, site: a},
-        b={**{s: torch.zeros(1, 2, s.out_features, 4) for s in compiler.sites}, site: b},
+        a=BySite.of({**zeros, site: a}),
+        b=BySite.of({**{s: torch.zeros(1, 2, s.out_features, 4) for s in compiler.sites}, site: b}),
         mask_logits=torch.full((1, 2, 2, 4), 50.0),  # an open gate
     )
     half = torch.full((1, 2), 0.5)
@@ -147,9 +148,9 @@ def test_the_memorys_own_mode_is_used_where_none_is_named() -> None:
 
 def _slots() -> AtomSlots:
     """Two atoms of 2 and 1 slots; every key and value says which slot it is."""
-    content = torch.arange(4.0).view(2, 1, 2, 1)
+    content = torch.arange(4.0).view(2, 1, 1, 2, 1)
     mask_US = torch.tensor([[True, True], [True, False]])
-    return AtomSlots(key={4: content}, value={4: content + 10}, mask_US=mask_US)
+    return AtomSlots(layers=[4], key_UMHSF=content, value_UMHSF=content + 10, mask_US=mask_US)
 
 
 def test_weights_become_logit_biases_and_empty_slots_are_blocked() -> None:
@@ -186,8 +187,9 @@ def test_gradients_flow_from_the_logits_to_the_scores(family: str, recipe: str) 
     score = torch.tensor([[0.5, 0.1, 0.0]], requires_grad=True)
     routing = network.router.select(score, torch.tensor([[True, True, False]]), top_k=3)
     generator = torch.Generator().manual_seed(0)
-    key, value = torch.randn(2, 3, 2, 4, 16, generator=generator)
-    slots = AtomSlots(key={4: key}, value={4: value}, mask_US=torch.ones(3, 4, dtype=torch.bool))
+    key, value = torch.randn(2, 3, 1, 2, 4, 16, generator=generator)
+    mask_US = torch.ones(3, 4, dtype=torch.bool)
+    slots = AtomSlots(layers=[4], key_UMHSF=key, value_UMHSF=value, mask_US=mask_US)
     latent_BKZ = _latents(network.spec, 1, 3)
     gradients = []
     for kind in ("lora", "prefix"):
@@ -214,8 +216,9 @@ def test_vanishing_weights_leave_the_untouched_base(family: str) -> None:
     base, ids_BL = tiny_base(family), random_ids(2, 11)
     network = tiny_network(base)
     routing = network.router.select(torch.full((1, 2), -200.0), torch.ones(1, 2, dtype=torch.bool), top_k=2)
-    key, value = torch.randn(2, 2, 2, 4, 16, generator=torch.Generator().manual_seed(0))
-    slots = AtomSlots(key={4: key, 5: key}, value={4: value, 5: value}, mask_US=torch.ones(2, 4, dtype=torch.bool))
+    key, value = torch.randn(2, 2, 2, 2, 4, 16, generator=torch.Generator().manual_seed(0))
+    mask_US = torch.ones(2, 4, dtype=torch.bool)
+    slots = AtomSlots(layers=[4, 5], key_UMHSF=key, value_UMHSF=value, mask_US=mask_US)
     adapter = compose(
         network.compiler,
         routing.weight_BK,

@@ -137,9 +137,9 @@ def test_slots_do_not_depend_on_the_atoms_beside_them(family: str, depth: str) -
     assert together.mask_US.sum(-1).tolist() == [2, 11, 5]
     for row, atom in enumerate(atoms):
         alone = token_slots(base, compiler, *pad_entry(base, [atom]))
-        for layer in (FIRST, FIRST + 1):
-            assert_close(together.key[layer][row, :, : len(atom)], alone.key[layer][0], atol=1e-5, rtol=0)
-            assert_close(together.value[layer][row, :, : len(atom)], alone.value[layer][0], atol=1e-5, rtol=0)
+        for kind in ("key_UMHSF", "value_UMHSF"):
+            ours = getattr(together, kind)[row, :, :, : len(atom)]
+            assert_close(ours, getattr(alone, kind)[0], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -147,15 +147,15 @@ def test_slots_do_not_depend_on_the_atoms_beside_them(family: str, depth: str) -
 def test_entry_depth_reads_the_first_memory_layers_states_for_all_layers(family: str) -> None:
     base = tiny_base(family)
     x_USD, lengths_U = pad_entry(base, [_entry(base, random_ids(1, 5))[0]])
-    by_depth = {
-        depth: token_slots(base, tiny_network(base, tiny_spec(kv={"depth": depth})).compiler, x_USD, lengths_U)
-        for depth in ("layer", "entry")
-    }
-    assert_close(by_depth["entry"].value[FIRST], by_depth["layer"].value[FIRST], atol=1e-5, rtol=0)
+    entry, layer = (
+        token_slots(base, tiny_network(base, tiny_spec(kv={"depth": depth})).compiler, x_USD, lengths_U).value_UMHSF
+        for depth in ("entry", "layer")
+    )
+    assert_close(entry[:, 0], layer[:, 0], atol=1e-5, rtol=0)
     last = NUM_LAYERS - 1
     value = base.attention_module(last).v_proj(base.layers[last].input_layernorm(x_USD))
-    assert_close(by_depth["entry"].value[last], value.unflatten(-1, (2, 16)).transpose(1, 2), atol=1e-5, rtol=0)
-    assert not torch.allclose(by_depth["entry"].value[last], by_depth["layer"].value[last])
+    assert_close(entry[:, -1], value.unflatten(-1, (2, 16)).transpose(1, 2), atol=1e-5, rtol=0)
+    assert not torch.allclose(entry[:, -1], layer[:, -1])
 
 
 @torch.no_grad()
@@ -204,22 +204,20 @@ def test_gradients_reach_the_token_heads_and_not_the_base() -> None:
     prefix = compose_prefix(slots, torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1), scale="logits")
     with attached(base, ComposedAdapter(prefix=prefix)):
         base.model(ids_BL, use_cache=False).logits.square().mean().backward()
-    for head in network.compiler.kv_heads.values():
-        assert head.key.weight.grad.abs().max() > 0
-        assert head.value.weight.grad.abs().max() > 0
+    for head in (network.compiler.kv_heads.key, network.compiler.kv_heads.value):
+        assert (head.weight.grad.abs().amax((1, 2)) > 0).all()  # of every layer
     assert all(p.grad is None for p in base.model.parameters())
 
 
 def test_latent_slots_are_rows_of_the_heads_output() -> None:
     base = tiny_base("llama")
     compiler = tiny_network(base, tiny_spec("paper", kv={"source": "latent"})).compiler
-    head = compiler.kv_heads[str(FIRST)]
     with torch.no_grad():
-        head.key.bias.copy_(torch.arange(3.0 * 2 * 16))  # 3 slots of 2 heads of 16
+        compiler.kv_heads.key.bias[0].copy_(torch.arange(3.0 * 2 * 16))  # 3 slots of 2 heads of 16
     slots = latent_slots(base, compiler, torch.zeros(2, 24))
     assert slots.mask_US.tolist() == [[True] * 3] * 2
     # slot 2, head 1, feature 5
-    assert slots.key[FIRST][1, 1, 2, 5] == 2 * 32 + 16 + 5
+    assert slots.key_UMHSF[1, 0, 1, 2, 5] == 2 * 32 + 16 + 5
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -239,7 +237,7 @@ def test_latent_micro_kv_writes_into_the_base_and_trains_the_latent(family: str)
     )
     # paper: values are scaled by the weight, logits are not
     assert (adapter.prefix[FIRST].bias_BS == 0).all()
-    assert_close(adapter.prefix[FIRST].value_BHSF[0, :, :3], 0.75 * slots.value[FIRST][0])
+    assert_close(adapter.prefix[FIRST].value_BHSF[0, :, :3], 0.75 * slots.value_UMHSF[0, 0])
     with attached(base, ComposedAdapter(prefix=adapter.prefix)):
         logits = base.model(ids_BL, use_cache=False).logits
     assert (logits - whole_logits(base, ids_BL)).abs().max() > 0.01

@@ -132,12 +132,8 @@ def tiny_network(base: FrozenBase, spec: MemorySpec | None = None, *, seed: int 
     torch.manual_seed(seed)
     network = MemoryNetwork(spec or tiny_spec(), base)
     with torch.no_grad():
-        for head in network.compiler.b_heads:
-            head.weight.normal_(std=0.3)
-            head.bias.normal_(std=0.3)
-        for head in network.compiler.a_heads:
-            head.weight.normal_(std=0.3)
-            head.bias.normal_(std=0.3)
+        for parameter in (*network.compiler.b_heads.parameters(), *network.compiler.a_heads.parameters()):
+            parameter.normal_(std=0.3)
         network.compiler.mask_head.weight.normal_(std=0.5)
         network.compiler.mask_head.bias.normal_(std=0.5)
         network.router.metadata.normal_()

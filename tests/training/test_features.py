@@ -10,6 +10,7 @@ import models.prompts
 import training.features.cache
 from models.encoder import text_features
 from models.errors import ConfigError
+from models.microkv import layer_inputs, pad_entry
 from models.prompts import REFUSAL, prompt_ids
 from models.router import atom_metadata
 from tests.models.tiny import FAMILIES, NUM_LAYERS, NUM_MEMORY_LAYERS, tiny_base, tiny_network, tiny_spec, whole_logits
@@ -111,9 +112,9 @@ def test_cached_features_equal_those_of_single_texts(family):
     for row in (0, 3, 8):
         alone = text_features(base, spec, [ATOMS[row]], with_entry=True)
         torch.testing.assert_close(cache.atom_pooled(torch.tensor([row])), alone.pooled_ND)
-        states, length = cache.atom_entry(torch.tensor([row]))
+        inputs_MUSD, length = cache.atom_inputs(torch.tensor([row]))
         assert int(length[0]) == min(len(ATOMS[row]), spec.max_atom_tokens)
-        torch.testing.assert_close(states[0], alone.entry[0])
+        torch.testing.assert_close(inputs_MUSD, layer_inputs(base, spec, *pad_entry(base, alone.entry)))
         question = text_features(base, spec, [QUESTIONS[row % 6]], with_entry=False)
         torch.testing.assert_close(cache.question_pooled(torch.tensor([row % 6])), question.pooled_ND)
 
@@ -123,7 +124,8 @@ def test_features_hold_wherever_the_encoder_ends(num_encoder_layers):
     base, spec = base_of("qwen3"), tiny_spec(num_encoder_layers=num_encoder_layers)
     cache, alone = cache_of(base, spec, RECORDS), text_features(base, spec, ATOMS, with_entry=True)
     torch.testing.assert_close(cache.atom_pooled_ND, alone.pooled_ND)
-    torch.testing.assert_close(cache.atom_entry(torch.tensor([2]))[0][0], alone.entry[2])
+    inputs_MUSD = layer_inputs(base, spec, *pad_entry(base, [alone.entry[2]]))
+    torch.testing.assert_close(cache.atom_inputs(torch.tensor([2]))[0], inputs_MUSD)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -170,7 +172,7 @@ def test_long_answers_are_cut_and_still_end():
 
 def test_a_memory_without_token_slots_caches_no_atom_states():
     cache = cache_of(base_of("llama"), tiny_spec("paper"), RECORDS)
-    assert cache._entry.flat_TD.numel() == 0
+    assert cache._atoms.flat_TD.numel() == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -214,12 +216,14 @@ def test_a_long_document_is_cut_at_a_number_of_tokens():
     assert (cut.best.log_p_TK - whole.best.log_p_TK).abs().max() > 0.01
 
 
+@pytest.mark.parametrize("layers", [False, True], ids=["entry", "layers"])
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("recipe", SPECS)
-def test_all_losses_and_gradients_of_a_step_are_equal_with_and_without_a_cache(tmp_path, home, recipe):
+def test_all_losses_and_gradients_of_a_step_are_equal_with_and_without_a_cache(tmp_path, home, recipe, layers):
     records = colours(8)
     base, spec, texts = base_of("llama"), SPECS[recipe], texts_of(records)
-    config = replace(CONFIG, loss=LossWeights(**dict.fromkeys(LOSSES, 1.0)), cache_batch_tokens=256)
+    losses = LossWeights(**dict.fromkeys(LOSSES, 1.0))
+    config = replace(CONFIG, loss=losses, cache_batch_tokens=256, cache_atom_layers=layers)
     folder = tmp_path if home == "disk" else None
     kept = cached(base, spec, config, texts, home=home, folder=folder)
     found = []
@@ -249,7 +253,7 @@ def everything(features):
     return tensors_in(
         features.atom_pooled_ND,
         features.question_pooled(rows),
-        features.atom_entry(atoms),
+        features.atom_inputs(atoms),
         targets,
         features.teacher(rows),
     )

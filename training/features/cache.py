@@ -1,29 +1,34 @@
 """The frozen-feature cache: everything below the memory layers, and the teacher, computed once.
 
-It holds what `LiveFeatures` would compute and answers alike. States of targets are kept without repetition: the
-prompts' common head once, each question's own part once, and the replies; a row is put together when asked for.
+It holds what `LiveFeatures` would compute and answers alike. Of atoms it keeps the states that enter the first memory
+layer, or, with `cache_atom_layers`, those of every memory layer, which spares a pass over the atoms in every step.
+States of targets are kept without repetition: the prompts' common head once, each question's own part once, and the
+replies; a row is put together when asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from models.base import FrozenBase
+from models.microkv import layer_inputs
 from models.presets import MemorySpec
 from training.config import TrainConfig
 from training.features.live import LiveFeatures, Targets, Teacher
 from training.features.ragged import Ragged, batches, gather, mask_of, offsets, take
 from training.features.store import Layout, allocate, choose_home, claimed, is_complete, new_file, num_bytes, open_file
-from training.features.texts import Texts, cache_key
+from training.features.texts import Texts, cache_key, keeps_layers
 from training.losses import TeacherTopK
 
+ToInputs = Callable[[Tensor, Tensor], Tensor]
+
 # What grows with tokens has the home that was chosen; the rest is small, or read whole in every step.
-HOMED = ("atom_entry", "target_state", "teacher_token", "teacher_log_p", "teacher_log_tail")
+HOMED = ("atom_state", "target_state", "teacher_token", "teacher_log_p", "teacher_log_tail")
 
 
 class FeatureCache:
@@ -33,13 +38,14 @@ class FeatureCache:
         tensors: As `layout` names them.
         home: `device`, `pinned` or `disk`, where the large tensors stay; the others go to `device`. The dict is
             emptied on the way, so that nothing is held twice.
+        to_inputs: `models.microkv.layer_inputs` of the base, where the tensors have the atoms' entry states alone.
     """
 
-    def __init__(self, tensors: dict[str, Tensor], *, home: str, device: torch.device) -> None:
+    def __init__(self, tensors: dict[str, Tensor], *, home: str, device: torch.device, to_inputs: ToInputs) -> None:
         t = {n: _housed(tensors.pop(n), home if n in HOMED else "device", device) for n in list(tensors)}
         self.home, self.num_bytes = home, sum(x.nbytes for x in t.values())
         self.atom_pooled_ND, self.question_pooled_QD = t["atom_pooled"], t["question_pooled"]
-        self._entry = Ragged(flat_TD=t["atom_entry"], offset_N1=t["atom_offset"])
+        self._atoms, self._to_inputs = Ragged(flat_TD=t["atom_state"], offset_N1=t["atom_offset"]), to_inputs
         self._state_TD, self._token_T = t["target_state"], t["target_token"]
         self._places = Places(t["head"], t["own_offset"], t["reply_offset"], t["question_of_reply"])
         self._refusal_Q = t["refusal"]
@@ -54,9 +60,11 @@ class FeatureCache:
         """Return the mean states of some questions, `[B, D]`, float32."""
         return self.question_pooled_QD[row_B]
 
-    def atom_entry(self, row_U: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what enters the first memory layer of some atoms, `[U, S, D]`, and their lengths `[U]`."""
-        return self._entry.padded(row_U)
+    def atom_inputs(self, row_U: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what enters the attention of every memory layer, `[M, U, S, D]`, and the lengths `[U]`."""
+        state, length_U = self._atoms.padded(row_U)
+        inputs_MUSD = state.permute(2, 0, 1, 3) if state.dim() == 4 else self._to_inputs(state, length_U)
+        return inputs_MUSD, length_U
 
     def target_rows(self, question_B: Tensor, refuse_B: Tensor) -> Tensor:
         """Return the target rows of some questions, the refusal's where `refuse_B`."""
@@ -147,31 +155,33 @@ def build_cache(
     key, about = cache_key(base, spec, config, texts)
     path = None if folder is None else folder / f"{key}.safetensors"
     live = cache(lambda: LiveFeatures(base, spec, config, texts))  # tokenising is not free either
+    to_inputs = partial(layer_inputs, base, spec)
     if path is None or not (share or is_complete(path)):
         chosen = choose_home(home, num_bytes(layout(live())), base.device, on_disk=path is not None)
         if chosen != "disk":
             tensors = allocate(layout(live()), chosen, base.device)
             _fill(tensors, live(), on_progress)
-            return FeatureCache(tensors, home=chosen, device=base.device)
+            return FeatureCache(tensors, home=chosen, device=base.device, to_inputs=to_inputs)
     with claimed(path):
         if not is_complete(path):
             with new_file(path, layout(live()), about) as tensors:
                 _fill(tensors, live(), on_progress)
     chosen = choose_home(home, path.stat().st_size, base.device, on_disk=True)
-    return FeatureCache(open_file(path), home=chosen, device=base.device)
+    return FeatureCache(open_file(path), home=chosen, device=base.device, to_inputs=to_inputs)
 
 
 def layout(live: LiveFeatures) -> Layout:
     """Return the shape and type of every tensor of a cache, known before anything is computed."""
     tokens, width, dtype = live.tokens, live.base.hidden_size, live.base.dtype
     num_atoms, num_questions, num_replies = (len(r.length_N) for r in (tokens.atom, tokens.prompt, tokens.reply))
-    num_entry = len(tokens.atom.flat_TD) if live.spec.kv.source == "tokens" else 0
+    num_states = len(tokens.atom.flat_TD) if live.spec.kv.source == "tokens" else 0
+    state = (live.spec.num_memory_layers, width) if keeps_layers(live.spec, live.config) else (width,)
     num_targets = tokens.head + int((tokens.prompt.length_N - tokens.head).sum()) + len(tokens.reply.flat_TD)
     num_taught = 0 if tokens.teacher is None else int(tokens.reply.length_N[:num_questions].sum())
     return {
         "atom_pooled": ((num_atoms, width), torch.float32),
         "question_pooled": ((num_questions, width), torch.float32),
-        "atom_entry": ((num_entry, width), dtype),
+        "atom_state": ((num_states, *state), dtype),
         "atom_offset": ((num_atoms + 1,), torch.int64),
         "target_state": ((num_targets, width), dtype),
         "target_token": ((num_targets,), torch.int32),
@@ -218,7 +228,10 @@ def _fill_atoms(tensors: dict[str, Tensor], live: LiveFeatures) -> None:
     for rows, pooled_UD, entry_USD, mask_US in _encoded(live, live.tokens.atom, with_entry=with_entry):
         _put(tensors["atom_pooled"], rows, pooled_UD)
         if with_entry:
-            _put(tensors["atom_entry"], live.tokens.atom.places(rows), entry_USD[mask_US])
+            state = entry_USD
+            if keeps_layers(live.spec, live.config):
+                state = layer_inputs(live.base, live.spec, entry_USD, mask_US.sum(1)).permute(1, 2, 0, 3)
+            _put(tensors["atom_state"], live.tokens.atom.places(rows), state[mask_US])
 
 
 def _fill_questions(tensors: dict[str, Tensor], live: LiveFeatures) -> None:

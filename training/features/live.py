@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from models.base import FrozenBase
+from models.microkv import layer_inputs
 from models.presets import MemorySpec
 from training.config import TrainConfig
 from training.features.ragged import Ragged, batches, mask_of, offsets, ranges
@@ -81,14 +82,16 @@ class LiveFeatures:
         """Return the mean states of some questions, `[B, D]`, float32."""
         return self._pooled(self.tokens.question, row_B)
 
-    def atom_entry(self, row_U: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what enters the first memory layer of some atoms, `[U, S, D]`, and their lengths `[U]`."""
-        length_U = self.tokens.atom.length_N[row_U.cpu()]
+    def atom_inputs(self, row_U: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what enters the attention of every memory layer, `[M, U, S, D]`, and the lengths `[U]`."""
+        row_U = row_U.cpu()
+        length_U = self.tokens.atom.length_N[row_U]
         entry_USD = self._zeros(len(length_U), int(length_U.max()), self.base.hidden_size, dtype=self.base.dtype)
         for chunk in batches(length_U, self.config.cache_batch_tokens):
-            _, part_VSD, _ = self.encode(self.tokens.atom, row_U.cpu()[chunk], with_entry=True)
+            _, part_VSD, _ = self.encode(self.tokens.atom, row_U[chunk], with_entry=True)
             entry_USD[chunk.to(self.base.device), : part_VSD.shape[1]] = part_VSD
-        return entry_USD, length_U.to(self.base.device)
+        length_U = length_U.to(self.base.device)
+        return layer_inputs(self.base, self.spec, entry_USD, length_U), length_U
 
     def target_rows(self, question_B: Tensor, refuse_B: Tensor) -> Tensor:
         """Return the target rows of some questions, the refusal's where `refuse_B`."""

@@ -21,7 +21,7 @@ from models.prompts import REFUSAL, end_ids, prompt_ids
 from training.config import TrainConfig
 from training.features.ragged import Ragged
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +140,7 @@ def cache_key(base: FrozenBase, spec: MemorySpec, config: TrainConfig, texts: Te
         "memory_layers": spec.num_memory_layers,
         "encoder_layers": spec.num_encoder_layers,
         "token_states": spec.kv.source == "tokens",
+        "atom_layers": keeps_layers(spec, config),
         "max_atom_tokens": spec.max_atom_tokens,
         "max_answer_tokens": config.max_answer_tokens,
         "data": {name: _digest(getattr(texts, name)) for name in ("atoms", "questions", "answers")},
@@ -152,6 +153,11 @@ def cache_key(base: FrozenBase, spec: MemorySpec, config: TrainConfig, texts: Te
         },
     }
     return _digest([json.dumps(parts, sort_keys=True)]), parts
+
+
+def keeps_layers(spec: MemorySpec, config: TrainConfig) -> bool:
+    """Tell whether a cache keeps the atoms' states at every memory layer: where asked, and where they differ."""
+    return config.cache_atom_layers and spec.kv.source == "tokens" and spec.kv.depth == "layer"
 
 
 def _digest(texts: Iterable[str]) -> str:

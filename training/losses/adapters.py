@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from models.base import FrozenBase, Site
 from models.errors import ConfigError
 from models.injection import ComposedAdapter, LayerPrefix
+from models.stacked import BySite
 from training.losses.precision import count, full
 
 # The module whose input is what attention read, and so what a prefix's values are written into.
@@ -34,8 +35,11 @@ def irrelevant_loss(adapter: ComposedAdapter, slot_weight_B: Tensor | None = Non
 
     Source: paper, "Irrelevant Query Suppression"; the counterpart is ours.
     """
-    norms = [full(t).square().sum((1, 2)) for pair in adapter.lora.values() for t in pair]
-    total_B = torch.stack(norms).sum(0)
+    total_B = sum(
+        full(stack_GBIO).square().sum((0, 2, 3))
+        for factor in (0, 1)
+        for stack_GBIO in BySite.of({s: pair[factor] for s, pair in adapter.lora.items()}).stacks.values()
+    )
     if slot_weight_B is not None:
         total_B = total_B + slot_weight_B
     return total_B.sum(), count(len(total_B), total_B)
@@ -55,14 +59,18 @@ def protect_loss(adapter: ComposedAdapter, *, basis: Mapping[Site, Tensor] | Non
 
     Source: paper, "Knowledge Protection"; the null-space form is given there in words.
     """
-    per_site = []
-    for site, (a_BRI, b_BOR) in adapter.lora.items():
-        a, b = full(a_BRI), full(b_BOR)
-        if basis is not None:
-            a = a @ basis[site].to(a.dtype)
-        per_site.append(((b.mT @ b) * (a @ a.mT)).sum((1, 2)))
-    total_B = torch.stack(per_site).sum(0)
+    a, b = _by_site(adapter)
+    if basis is not None:
+        a = a.map(lambda sites, a_GBRI: full(a_GBRI) @ torch.stack([basis[s] for s in sites])[:, None].to(full(a_GBRI)))
+    a = a.map(lambda _, a_GBRI: full(a_GBRI) @ full(a_GBRI).mT)
+    b = b.map(lambda _, b_GBOR: full(b_GBOR).mT @ full(b_GBOR))
+    total_B = (torch.stack([a[s] for s in adapter.lora]) * torch.stack([b[s] for s in adapter.lora])).sum((0, 2, 3))
     return total_B.sum(), count(len(total_B), total_B)
+
+
+def _by_site(adapter: ComposedAdapter) -> tuple[BySite, BySite]:
+    """Return all A and all B, sites of equal shape stacked."""
+    return tuple(BySite.of({site: pair[side] for site, pair in adapter.lora.items()}) for side in (0, 1))
 
 
 def protect_prefix_loss(

@@ -94,7 +94,7 @@ def test_protect_prefix_loss_is_the_weighted_mean_square_of_the_values():
 def test_protect_prefix_loss_reads_a_composed_prefix_without_the_atoms_of_weight_0():
     value = noise(2, 1, 3, 2).float()
     mask = flags([True, True, False], [True, True, True])
-    slots = AtomSlots(key={0: value}, value={0: value}, mask_US=mask)
+    slots = AtomSlots(layers=[0], key_UMHSF=value[:, None], value_UMHSF=value[:, None], mask_US=mask)
     log_weight = torch.tensor([[math.log(0.5), -math.inf]])
     prefix = compose_prefix(slots, torch.tensor([[0, 1]]), log_weight, scale="logits")
     # Atom 0 fills two slots, each with weight 0.5; atom 1 has weight 0 and is not counted.
