@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedTokenizerBase
 
 from models.base import FrozenBase
 from models.encoder import pad
-from models.prompts import end_ids
+from models.prompts import REFUSAL, end_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +33,10 @@ class Prefill:
     next_logits_BV: Tensor
     refusal_logprob_B: Tensor
 
-    def not_beginning_with(self, token: int) -> Prefill:
-        """Return the same prompt, whose answers may begin with any token but this one."""
+    def not_beginning_with(self, tokens: Sequence[int]) -> Prefill:
+        """Return the same prompt, whose answers may begin with any token but these."""
         logits_BV = self.next_logits_BV.clone()
-        logits_BV[:, token] = -torch.inf
+        logits_BV[:, list(tokens)] = -torch.inf
         return replace(self, next_logits_BV=logits_BV)
 
 
@@ -92,6 +93,18 @@ def continue_greedily(
         )
         next_B = out.logits[:, -1].argmax(-1)
     return answers
+
+
+@lru_cache(maxsize=4)
+def refusal_beginnings(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return every token with which an answer that refuses can begin, in any case, or ends at once.
+
+    A model that is kept from the refusal's own first token alone writes it with a capital, or behind a quote: so tokens
+    without a letter or digit are among these too.
+    """
+    texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=True)
+    words = ("".join(filter(str.isalnum, text)).casefold() for text in texts)
+    return tuple(i for i, word in enumerate(words) if REFUSAL.startswith(word))
 
 
 def _positions(mask_BL: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from models.atoms import AnnotationRecord, Question
 from models.base import FrozenBase
 from models.composer import compose
 from models.encoder import text_features
-from models.generation import continue_greedily, prefill
+from models.generation import continue_greedily, prefill, refusal_beginnings
 from models.injection import ComposedAdapter, attached
 from models.lexical import LexicalIndex, best_rows
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
@@ -296,16 +296,15 @@ class Library:
         """Answer greedily under an adapter composed for exactly these questions.
 
         Args:
-            may_refuse: False keeps every answer from beginning as the refusal does.
+            may_refuse: False keeps every answer from beginning as the refusal does, in any spelling.
         """
         tokenizer = self.base.tokenizer
         contexts = contexts or [None] * len(asks)
         prompts = [prompt_ids(tokenizer, a.question.question, c) for a, c in zip(asks, contexts, strict=True)]
         with attached(self.base, adapter):
-            refusal = refusal_ids(tokenizer)
-            start = prefill(self.base, prompts, refusal)
+            start = prefill(self.base, prompts, refusal_ids(tokenizer))
             if not may_refuse:
-                start = start.not_beginning_with(refusal[0])
+                start = start.not_beginning_with(refusal_beginnings(tokenizer))
             ids = (
                 continue_greedily(self.base, start, max_new_tokens=max_new_tokens)
                 if max_new_tokens

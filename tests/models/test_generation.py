@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from models.base import FrozenBase
 from models.composer import compose
 from models.encoder import pad, text_features
-from models.generation import Prefill, continue_greedily, prefill
+from models.generation import Prefill, continue_greedily, prefill, refusal_beginnings
 from models.injection import ComposedAdapter, attached
 from models.microkv import pad_entry, token_slots
 from models.prompts import end_ids, refusal_ids
@@ -130,6 +130,19 @@ def test_an_answer_that_may_not_begin_with_a_token_begins_with_the_next_best_and
     base = tiny_base(FAMILIES[0])
     start = _read(base, PROMPTS[:1])
     best, second = start.next_logits_BV[0].topk(2).indices.tolist()
-    (answer,) = continue_greedily(base, start.not_beginning_with(best), max_new_tokens=3)
+    (answer,) = continue_greedily(base, start.not_beginning_with([best]), max_new_tokens=3)
     assert answer == [second, *_uncached(base, [*PROMPTS[0], second])[:2]]
     assert int(start.next_logits_BV.argmax()) == best  # the prompt itself is as it was
+
+
+def test_whatever_begins_a_refusal_is_found_in_any_spelling_and_nothing_else() -> None:
+    tokens = [" un", "Un", "UNANSWER", "unanswerable", "under", "answerable", "7", ' "', "\u00b6", "<end>"]
+
+    class Tokenizer:
+        def __len__(self) -> int:
+            return len(tokens)
+
+        def batch_decode(self, ids: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
+            return ["" if skip_special_tokens and i == 9 else tokens[i] for (i,) in ids]
+
+    assert [tokens[i] for i in refusal_beginnings(Tokenizer())] == [*tokens[:4], *tokens[7:]]

@@ -94,8 +94,7 @@ def test_a_reply_that_may_not_refuse_begins_otherwise(evaluation, monkeypatch):
     ask = answerable(library)[0]
     tokenizer = library.base.tokenizer
     best = int(prefill(library.base, [prompt_ids(tokenizer, ask.question.question)], [0]).next_logits_BV.argmax())
-    # As if the model's best beginning were a refusal; the second token of one is none of its beginnings.
-    monkeypatch.setattr("training.library.refusal_ids", lambda _: [best, 0])
+    monkeypatch.setattr("training.library.refusal_beginnings", lambda _: [best])  # as if it would refuse
     refusal = tokenizer.decode([best]).strip()
     replies = [library.answer([ask], None, max_new_tokens=1, may_refuse=may)[0].text for may in (True, False)]
     assert refusal and replies[0] == refusal != replies[1]
