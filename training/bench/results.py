@@ -3,7 +3,8 @@
 `run.json`, the header, holds
 
 - `suites`: by name `n`, `num_total`, `is_complete`, `dataset`, `metric`, `note`, and once its bank is made `num_atoms`
-  of all its documents and `mean_bank_atoms` of the bank that a question is asked of;
+  of all its documents and `mean_bank_atoms` of the bank that a question is asked of; where runs were merged, `systems`
+  that were asked it, if not all;
 - `systems`: by name `{"status": "ok", "domain": {suite: "in-domain"}}` or `{"status": "unavailable", "why": "..."}`;
 - everything else that a reader must know, in any shape: command, versions, hardware, fingerprints, recipe, seed, ...
 
@@ -68,7 +69,8 @@ class Results:
 
     def num_missing(self, suite: str) -> int:
         """Return how many rows of a suite an interrupted run still lacks, over the systems that can run."""
-        systems = [name for name, facts in self.header.get("systems", {}).items() if facts.get("status") == "ok"]
+        able = [name for name, facts in self.header.get("systems", {}).items() if facts.get("status") == "ok"]
+        systems = self.suite_facts(suite).get("systems", able)
         wanted = self.suite_facts(suite).get("n", 0)
         return sum(max(0, wanted - len(self.rows.get((suite, system), ()))) for system in systems)
 
