@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,15 @@ from models.errors import D2AError
 from training.bench.header import write_header
 from training.bench.report import REPORT, write_report
 from training.bench.results import EFFICIENCY, ROWS, Results, read_results
-from training.bench.samples import Row
+from training.bench.samples import REFUSAL_SUITES, Row, is_refusal_suite
+from training.bench.suites import SUITES
+from training.bench.systems import SYSTEMS
 
 # What must be equal for rows to stand in one table; of the rest, what differs is left out of the header.
-SAME = ("model", "base", "checkpoint", "recipe", "baselines", "protocol", "bank", "k", "seed")
+SAME = ("model", "base", "baselines", "protocol", "bank", "k", "seed")
+# Of the memory, which only a run of systems that it takes no part in may have another of.
+OF_MEMORY = ("checkpoint", "recipe", "threshold")
+WITHOUT_MEMORY = {"no-context", "base+ctx", "retrieval-bm25"}
 
 
 def merge_runs(folders: Sequence[Path], out: Path) -> Path:
@@ -61,23 +66,40 @@ def _joined(runs: Sequence[Results]) -> dict[str, Any]:
     """Return one header for all runs: suites, systems and seconds of each, and what they have in common."""
     if not runs:
         return {}
-    first, headers = runs[0], [run.header for run in runs]
+    first = next((run for run in runs if not _is_free(run)), runs[0])
     for run in runs:
-        for name in SAME:
+        for name in SAME if _is_free(run) else (*SAME, *OF_MEMORY):
             if run.header.get(name) != first.header.get(name):
                 raise D2AError(
                     f"{run.folder} was measured with {name} {run.header.get(name)}, {first.folder} with "
                     f"{first.header.get(name)}",
                     hint="Merge runs of one memory under one protocol",
                 )
-    joined = {name: value for name, value in first.header.items() if all(h.get(name) == value for h in headers)}
+    headers = [run.header for run in runs]
+    common = {name: value for name, value in first.header.items() if all(h.get(name) == value for h in headers)}
     return {
-        **joined,
+        **common,
+        **{name: first.header[name] for name in OF_MEMORY if name in first.header},
         "command": " && ".join(header["command"] for header in headers),
-        "suites": {name: facts for header in headers for name, facts in _suites(header, headers)},
-        "systems": _systems(headers),
+        "suites": _ordered({name: facts for header in headers for name, facts in _suites(header, headers)}, SUITES),
+        "systems": _ordered(_systems(headers), SYSTEMS),
         "seconds": _nested([header.get("seconds", {}) for header in headers]),
     }
+
+
+def _is_free(run: Results) -> bool:
+    """Return whether no row depends on the memory, so that those of another checkpoint's run serve as well."""
+    return {system for _, system in run.rows} <= WITHOUT_MEMORY
+
+
+def _ordered(found: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
+    """Return the same in the order of a list, refusal suites behind the others, and what the list lacks at the end."""
+    place = {name: number for number, name in enumerate(order)}
+
+    def key(name: str) -> tuple[bool, int]:
+        return is_refusal_suite(name), place.get(name.removeprefix(f"{REFUSAL_SUITES}/"), len(place))
+
+    return {name: found[name] for name in sorted(found, key=key)}
 
 
 def _suites(header: Mapping[str, Any], headers: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -40,7 +40,7 @@ def test_runs_side_by_side_become_one_with_its_report(tmp_path, capsys):
     folders = [str(folder) for folder in runs(tmp_path)]
     assert main([str(tmp_path / "all"), *folders, "--page", str(page)]) == 0
     merged = read_results(tmp_path / "all")
-    assert list(merged.rows) == [("squad", "doc2atom"), ("squad", "no-context"), ("drop", "doc2atom")]
+    assert list(merged.rows) == [("squad", "no-context"), ("squad", "doc2atom"), ("drop", "doc2atom")]
     assert [r.scores["f1"] for r in merged.rows["squad", "no-context"]] == [0.5, 0.5]
     header = merged.header
     assert header["systems"]["doc2atom"]["domain"] == {"squad": "in-domain", "drop": "zero-shot"}
@@ -68,6 +68,19 @@ def test_runs_of_different_conditions_or_with_the_same_rows_are_refused(tmp_path
     assert "measured with checkpoint decaf" in capsys.readouterr().err
     assert main([str(tmp_path / "all"), folders[0], folders[0]]) == 1
     assert "holds rows of squad doc2atom, which another run has" in capsys.readouterr().err
+
+
+def test_a_run_without_memory_serves_another_checkpoint(tmp_path):
+    rows = [row("a", 1.0, system="base+ctx", suite="ropes"), row("a", 1.0, system="base+ctx", suite="refusal/squad")]
+    suites = {"refusal/squad": suite(1), "ropes": suite(1)}
+    facts = {"systems": {"base+ctx": OK}, "suites": suites, "k": 3, "checkpoint": "decaf", "threshold": 0.5}
+    header = read_results(
+        merge_runs([write_run(tmp_path / "0", rows, **facts), *runs(tmp_path)], tmp_path / "all")
+    ).header
+    assert header["checkpoint"] == "c0ffee" and "threshold" not in header
+    # In the order of the suites and systems that there are, refusal last.
+    assert list(header["suites"]) == ["squad", "drop", "ropes", "refusal/squad"]
+    assert list(header["systems"]) == ["no-context", "base+ctx", "doc2atom", "blind"]
 
 
 def test_costs_come_along(tmp_path):
