@@ -1,4 +1,4 @@
-"""The banks that a question is tried on after training: small and large ones, with its passage and without its article.
+"""The banks that a question is tried on after training: small and large ones, with its answer and without.
 
 Holds which atoms each bank has and which of them stage 1 finds; the score is fitted on them in
 `training.calibration`, the gate in `training.gate`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -26,7 +27,7 @@ class Bank:
     Args:
         candidates: What stage 1 finds for each question.
         num_atoms: Size of each question's bank.
-        knows: Whether the bank holds the question's passage.
+        knows: Whether the bank holds the question's answer.
     """
 
     candidates: list[Candidates]
@@ -45,6 +46,9 @@ def held_out_asks(library: Library, *, seed: int, limit: int) -> list[Ask]:
 def banks_of(library: Library, asks: Sequence[Ask], key_BE: Tensor, rng: random.Random) -> dict[str, Bank]:
     """Return `passage`, a `shelf` of a tenth of all passages, and the `library`; with `off_`, none knows the article.
 
+    `off_atoms` is the right passage without the atoms that hold the answer: what a person asks who has read the
+    document and half remembers it.
+
     Args:
         key_BE: Query keys of the questions.
         rng: Draws shelves and strangers.
@@ -52,6 +56,8 @@ def banks_of(library: Library, asks: Sequence[Ask], key_BE: Tensor, rng: random.
     strangers = [replace(a, passage=other_article(library, a.passage, rng), gold=()) for a in asks]
     found = {"passage": [*map(library.passage_candidates, asks)]}
     found["off_passage"] = [*map(library.passage_candidates, strangers)]
+    others = zip(map(partial(_rest_of_passage, library), asks), found["off_passage"], strict=True)
+    found["off_atoms"] = [rest or stranger for rest, stranger in others]
     sizes = {name: [len(c.rows) for c in candidates] for name, candidates in found.items()}
     chosen = rng.sample(range(len(library.records)), max(1, round(SHELF_SHARE * len(library.records))))
     on_shelf = np.isin(library.passage_of, chosen)
@@ -67,11 +73,19 @@ def banks_of(library: Library, asks: Sequence[Ask], key_BE: Tensor, rng: random.
         name: Bank(
             candidates=candidates,
             num_atoms=sizes[name],
-            top_k=PASSAGE_K if "passage" in name else LARGE_K,
+            top_k=LARGE_K if name.endswith(("shelf", "library")) else PASSAGE_K,
             knows=not name.startswith("off_"),
         )
         for name, candidates in found.items()
     }
+
+
+def _rest_of_passage(library: Library, ask: Ask) -> Candidates | None:
+    """Return the asked passage's atoms but those that hold the answer; None where no other is left."""
+    names = {*ask.question.gold_atom_ids, *ask.question.supporting_atom_ids}
+    found = library.passage_candidates(ask)
+    kept = np.array([library.atoms[row].atom_id not in names for row in found.rows])
+    return Candidates(*(x[kept] for x in found)) if kept.any() else None
 
 
 def same_article(library: Library, ask: Ask) -> np.ndarray:

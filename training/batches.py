@@ -119,7 +119,7 @@ class Sampler:
         self.rerank = None if rerank is None else torch.as_tensor(rerank, device=device)
         self.rows = {kind: np.flatnonzero(episodes.kind == kind) for kind in range(4)}
         self.answered = self.rows[ANSWERABLE][episodes.has_answer[episodes.question[self.rows[ANSWERABLE]]]]
-        self.near_miss = np.concatenate([self.rows[SIBLING], self.rows[UNANSWERABLE]])
+        self.near_misses = [self.rows[kind] for kind in (SIBLING, UNANSWERABLE) if len(self.rows[kind])]
         self.samples_SQ = _samples(episodes, config)
         self._num_terms = int(np.diff(episodes.term_start).max(initial=1))
         self._order = lru_cache(2)(self._order)
@@ -127,7 +127,7 @@ class Sampler:
     @property
     def num_miss(self) -> int:
         """Near misses a step among the language model's questions."""
-        return round(self.config.global_batch * self.config.share_sibling) if len(self.near_miss) else 0
+        return round(self.config.global_batch * self.config.share_sibling) if self.near_misses else 0
 
     @property
     def samples_per_step(self) -> int:
@@ -147,7 +147,10 @@ class Sampler:
         third = config.batch_route // 3
         is_answerable = kind[own] == ANSWERABLE
         has_target = np.where(is_answerable, np.isin(own, self.answered), config.refuse_near_miss)
-        lm = np.concatenate([own[has_target], _pick(rng, self.near_miss, self.num_miss)])
+        # As many of each kind: a sibling's question is often far off, an unanswerable one of its own passage is not.
+        kinds = len(self.near_misses)
+        misses = [_pick(rng, rows, (self.num_miss + i) // kinds) for i, rows in enumerate(self.near_misses)]
+        lm = np.concatenate([own[has_target], *misses])
         route = [
             own[~has_target & ~is_answerable],
             _pick(rng, self.rows[OFF_TOPIC], third),

@@ -28,7 +28,7 @@ from training.gate import fit_gate, minimise
 from training.library import Ask, Library, Scored
 from training.losses import listwise_loss
 
-NUM_BANKS = 6  # kinds of bank that a question is asked of
+NUM_BANKS = 7  # kinds of bank that a question is asked of
 
 
 def calibrate(
@@ -49,7 +49,7 @@ def calibrate(
 def fit_scores(library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128) -> dict[str, Any]:
     """Fit the router's weights in place, by the listwise loss over all kinds of bank alike.
 
-    The loss counts twice: against the null slot over the six kinds, and without one over the three that know the
+    The loss counts twice: against the null slot over the seven kinds, and without one over the three that know the
     answer. The first alone settles whether a bank knows at the price of which atom it is.
 
     Returns:

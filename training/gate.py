@@ -31,11 +31,12 @@ class Asked:
 def fit_gate(
     library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
-    """Fit logistic regression on the gate's four features, answerable against off-topic.
+    """Fit logistic regression on the gate's four features, answerable against not.
 
     Each question is asked of three banks: its passage (K = 3), a tenth of all passages with its own among them, and
-    all passages (K = 8); and of three that know nothing of it: a passage of another article, and both large banks
-    without its article. The threshold is the highest that costs at most one point of F1 in each bank.
+    all passages (K = 8); and of four that cannot answer it: a passage of another article, both large banks without
+    its article, and its passage without the atoms that hold the answer. The threshold is the highest that costs at
+    most one point of F1 in each bank that can.
 
     Returns:
         The gate, and figures for the record.
@@ -49,14 +50,18 @@ def fit_gate(
     features = {name: torch.cat([a.features for a in part]) for name, part in parts.items()}
     f1 = {name: [x for a in part for x in a.f1] for name, part in parts.items()}
     own = [name for name in features if not name.startswith("off_")]
-    gate = _logistic(torch.cat([features[name] for name in own]), torch.cat([features[f"off_{name}"] for name in own]))
+    # Each kind without the answer is held against the one with it that it comes from.
+    off = {
+        name: "passage" if name == "off_atoms" else name.removeprefix("off_") for name in features if name not in own
+    }
+    gate = _logistic(*(torch.cat([features[name] for name in names]) for names in (own, off)))
     scores = {name: gate(x).tolist() for name, x in features.items()}
     threshold = min(_threshold(scores[name], f1[name]) for name in own)
     refused = {name: np.array(values) < threshold for name, values in scores.items()}
     figures = {
         "questions": len(asks),
         "atoms": len(library.atoms),
-        "auroc": {name: auroc(scores[name], scores[f"off_{name}"]) for name in own},
+        "auroc": {name: auroc(scores[known], scores[name]) for name, known in off.items()},
         "refused": {name: float(np.mean(flags)) for name, flags in refused.items()},
         "f1": {name: float(np.mean(f1[name])) for name in own},
         "f1_lost": {name: float(np.mean(refused[name] * np.array(f1[name]))) for name in own},

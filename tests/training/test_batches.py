@@ -209,6 +209,14 @@ def test_near_misses_list_a_sibling_passage(drawn):
         assert asked != passage and asked % 4 == passage % 4
 
 
+def test_half_of_the_near_misses_ask_a_passage_its_own_unanswerable_questions():
+    sampler = sampler_of(river_and_town())  # one unanswerable question, and siblings of three others
+    plan = sampler.plan(0)
+    assert sampler.host.kind[plan.episode_B[16:20]].tolist() == [SIBLING] * 2 + [UNANSWERABLE] * 2
+    batch = sampler.collate(plan, first(sampler))
+    assert batch.refuse_B[16:20].all() and listed(batch, 19) == [3, 4]
+
+
 def test_half_of_the_answerable_rows_see_the_library(drawn):
     _, batch = drawn
     wide = (batch.valid_BC[2:16].sum(1) > 3).float().mean().item()

@@ -21,6 +21,7 @@ def library_of(records):
 
 
 NAMES = ("passage", "shelf", "library")
+OFF = ("off_passage", "off_atoms", "off_shelf", "off_library")
 
 
 def clusters(gap, f1=0.5):
@@ -29,7 +30,7 @@ def clusters(gap, f1=0.5):
 
     def banks(_library, asks, _rng):
         noise = {n: torch.rand(len(asks), 4, generator=generator) for n in NAMES}
-        off = {f"off_{n}": Asked(features=torch.rand(len(asks), 4, generator=generator)) for n in NAMES}
+        off = {n: Asked(features=torch.rand(len(asks), 4, generator=generator)) for n in OFF}
         return {**{n: Asked(features=gap + x, f1=(f1,) * len(asks)) for n, x in noise.items()}, **off}
 
     return banks
@@ -38,8 +39,8 @@ def clusters(gap, f1=0.5):
 def test_clear_cases_are_told_apart_without_fault(monkeypatch):
     monkeypatch.setattr(training.gate, "ask_banks", clusters(2.0))
     gate, figures = fit_gate(library_of(colours(40)))
-    assert figures["auroc"] == dict.fromkeys(NAMES, 1.0)
-    assert all(figures["refused"][f"off_{name}"] == 1.0 for name in NAMES)
+    assert figures["auroc"] == dict.fromkeys(OFF, 1.0)
+    assert all(figures["refused"][name] == 1.0 for name in OFF)
     assert all(coefficient > 0 for coefficient in gate.coefficients)
 
 
@@ -55,7 +56,7 @@ def test_the_threshold_costs_a_point_of_f1_in_the_worst_bank(monkeypatch, gap):
 def test_questions_that_are_answered_wrongly_anyway_cost_nothing_to_refuse(monkeypatch):
     monkeypatch.setattr(training.gate, "ask_banks", clusters(0.3, f1=0.0))
     _, figures = fit_gate(library_of(colours(40)))
-    assert all(figures["refused"][name] > 0.9 for name in ("off_passage", "off_shelf", "off_library"))
+    assert all(figures["refused"][name] > 0.9 for name in OFF)
     assert max(figures["f1_lost"].values()) == 0.0
 
 
@@ -64,7 +65,7 @@ def test_a_feature_that_says_nothing_gets_no_weight(monkeypatch):
         own = torch.tensor([[1.0, 0.5, -3.0, 2.0], [0.4, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
         off = torch.tensor([[0.5, 0.5, -3.0, 2.0], [0.1, 0.5, -3.0, 2.0]]).repeat(len(asks), 1)[: len(asks)]
         known = {name: Asked(features=own, f1=(1.0,) * len(asks)) for name in NAMES}
-        return {**known, **{f"off_{name}": Asked(features=off) for name in NAMES}}
+        return {**known, **{name: Asked(features=off) for name in OFF}}
 
     monkeypatch.setattr(training.gate, "ask_banks", banks)
     gate, _ = fit_gate(library_of(colours(8)))
@@ -90,11 +91,12 @@ def test_banks_that_know_nothing_hold_no_atom_of_the_questions_article():
     library = library_over(base_of("llama"), SPECS["d2a"], records)
     asks = [library.asks(passage)[0] for passage in (0, 5, 11)]
     banks = ask_banks(library, asks, random.Random(0))
-    assert set(banks) == {*NAMES, *(f"off_{n}" for n in NAMES)}
+    assert set(banks) == {*NAMES, *OFF}
     sizes = {name: bank.features[:, 3].exp().round().tolist() for name, bank in banks.items()}
     # 40 passages of 3 atoms in 4 articles of 10 passages: 120 atoms in all, 90 of them of other articles.
     assert sizes["library"] == [120.0] * 3 and sizes["off_library"] == [90.0] * 3
     assert sizes["passage"] == sizes["off_passage"] == [3.0] * 3
+    assert sizes["off_atoms"] == [2.0] * 3  # one of the three holds the answer
     # A shelf holds 4 passages drawn at random, and the question's own.
     assert all(12 <= n <= 15 for n in sizes["shelf"]) and max(sizes["off_shelf"]) <= 12
     assert [len(banks[n].f1) for n in NAMES] == [3, 3, 3] and banks["off_library"].f1 == ()
