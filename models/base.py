@@ -61,6 +61,9 @@ class FrozenBase:
         self.tokenizer = tokenizer
         self.attention = attention
         model.set_attn_implementation(register_attention(attention))
+        if self.device.type == "cuda":
+            # cuDNN plans its attention anew for every shape, for up to 0.4 s, and each new token is another shape.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.decoder = model.model
         self.layers: Sequence[nn.Module] = self.decoder.layers
         self.num_layers = len(self.layers)
