@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from models.atoms import AnnotationRecord, Question
 from models.config import AtomizerConfig
+from training.annotation import build_annotator
 from training.annotation.offline import MAX_DISTRACTORS, MAX_GOLD_OF_EVIDENCE, OfflineAnnotator
 from training.datasets.context import Answer, Context, QAItem, join_paragraphs, locate
 
@@ -23,8 +24,10 @@ def rock(*items: QAItem, mode: str = "extractive", text: str = TEXT, name: str =
     return Context(dataset="made", context_id=name, title="Gannet Rock", text=text, questions=items, mode=mode)
 
 
-def annotated(context: Context, *others: Context, num_probes: int = 0) -> AnnotationRecord:
-    return OfflineAnnotator(AtomizerConfig(), [context, *others], num_probes=num_probes).annotate(context)
+def annotated(context: Context, *others: Context, num_probes: int = 0, num_altered: int = 0) -> AnnotationRecord:
+    contexts = [context, *others]
+    annotator = OfflineAnnotator(AtomizerConfig(), contexts, num_probes=num_probes, num_altered=num_altered)
+    return annotator.annotate(context)
 
 
 def spans(record: AnnotationRecord, ids: tuple[str, ...]) -> list[str]:
@@ -166,6 +169,37 @@ def test_probes_are_the_nearest_sibling_questions_that_the_context_does_not_answ
     ]
 
 
+def test_an_altered_question_is_irrelevant_and_the_atom_with_the_answer_distracts_first() -> None:
+    context = rock(item("When was its first lamp lit?", "1868"))
+    original, question = annotated(context, num_altered=2).qa_pairs
+    assert (question.question, question.answers) == ("When was its last lamp lit?", ())
+    assert (question.is_irrelevant, question.is_generated_irrelevant) == (True, True)
+    assert (question.question_type, question.question_id) == ("irrelevant", "rock/altered_0_antonym")
+    assert (question.gold_atom_ids, question.supporting_atom_ids) == ((), ())
+    assert question.distractor_atom_ids[:1] == original.gold_atom_ids
+    assert len(set(question.distractor_atom_ids)) == len(question.distractor_atom_ids) <= MAX_DISTRACTORS
+
+
+def test_shards_without_altered_questions_are_not_taken_for_shards_with_them() -> None:
+    prints = {
+        OfflineAnnotator(AtomizerConfig(), [], num_probes=probes, num_altered=altered).fingerprint
+        for probes, altered in ((2, 2), (2, 0), (0, 2), (0, 0))
+    }
+    assert len(prints) == 4
+
+
+def test_as_many_questions_are_altered_as_there_are_probes_unless_told_otherwise() -> None:
+    context = rock(item("When was its first lamp lit?", "1868"))
+    numbers = {}
+    for probes, altered in ((1, None), (0, None), (0, 1), (1, 0)):
+        annotator = build_annotator(
+            "offline", [context], config=AtomizerConfig(), num_probes=probes, num_altered=altered
+        )
+        numbers[probes, altered] = len(annotator.annotate(context).qa_pairs) - 1
+    assert numbers == {(1, None): 1, (0, None): 0, (0, 1): 1, (1, 0): 0}
+
+
 def test_the_same_contexts_give_the_same_records() -> None:
     contexts = (rock(item("Who was the keeper?", "Ines Okafor")), sibling(("What colour is Gannet Rock?", "Grey")))
-    assert annotated(*contexts, num_probes=1) == annotated(*contexts, num_probes=1)
+    first, second = (annotated(*contexts, num_probes=1, num_altered=1) for _ in range(2))
+    assert first == second

@@ -57,7 +57,12 @@ class Annotator(Protocol):
 
 
 def build_annotator(
-    name: AnnotatorName, contexts: Sequence[Context], *, config: AtomizerConfig, num_probes: int = 2
+    name: AnnotatorName,
+    contexts: Sequence[Context],
+    *,
+    config: AtomizerConfig,
+    num_probes: int = 2,
+    num_altered: int | None = None,
 ) -> Annotator:
     """Return an annotator over the decomposition that `config.backend` names.
 
@@ -65,6 +70,8 @@ def build_annotator(
         name: `offline` for distant supervision, `llm` for the model that `config` names.
         contexts: All that will be annotated: offline probes are questions about other contexts.
         num_probes: Irrelevant probes a context, 0 for none.
+        num_altered: Offline probes that are altered questions of the context itself, besides those of `num_probes`;
+            None for as many.
     """
     if name == "llm":
         from training.annotation.llm import LLMAnnotator
@@ -72,4 +79,5 @@ def build_annotator(
         return LLMAnnotator(config, num_probes=num_probes)
     from training.annotation.offline import OfflineAnnotator
 
-    return OfflineAnnotator(config, contexts, num_probes=num_probes)
+    num_altered = num_probes if num_altered is None else num_altered
+    return OfflineAnnotator(config, contexts, num_probes=num_probes, num_altered=num_altered)

@@ -1,8 +1,9 @@
 """Annotation by distant supervision: what the set's authors marked decides the roles of atoms.
 
 Holds the rules: the atoms under an answer are gold, those under other evidence supporting, the lexically nearest
-of the rest distractors. Questions about sibling passages are probes; people's unanswerable ones stay irrelevant.
-It asks no model and gives the same record every time.
+of the rest distractors. Questions about sibling passages are probes, and so are a passage's own ones altered so that
+it no longer answers them; people's unanswerable ones stay irrelevant. It asks no model and gives the same record
+every time.
 Paper: appendix "Question-to-Atom Annotation", where a language model does this; `training.annotation.llm` is that
 variant.
 """
@@ -19,12 +20,13 @@ from models.atoms import AnnotationRecord, Atom, Question
 from models.config import AtomizerConfig
 from models.lexical import LexicalIndex
 from training.annotation.adapters import ADAPTERS
+from training.annotation.altered import Altered, Alterer
 from training.annotation.crosscheck import checked_record, probe_item, question_of
 from training.annotation.decomposition import build_decomposer
 from training.annotation.probes import ProbePool
 from training.datasets.context import Context, QAItem, occurrences
 
-OFFLINE_VERSION = 2
+OFFLINE_VERSION = 3
 """Raise it with every change after which some context gives another record."""
 
 MODE = "distant"
@@ -41,16 +43,21 @@ class OfflineAnnotator:
 
     Args:
         contexts: All that will be annotated; their questions are each other's probes.
-        num_probes: Irrelevant probes a context, fewer where the set has no more.
+        num_probes: Questions about other contexts that are probes of one, fewer where the set has no more.
+        num_altered: Its own questions that are altered into probes, fewer where rules find no more.
     """
 
     concurrency = 1
 
-    def __init__(self, config: AtomizerConfig, contexts: Sequence[Context], *, num_probes: int) -> None:
+    def __init__(
+        self, config: AtomizerConfig, contexts: Sequence[Context], *, num_probes: int, num_altered: int = 0
+    ) -> None:
         self._decomposer = build_decomposer(config)
         self._pool = ProbePool(contexts)
+        self._alterer = Alterer(contexts if num_altered else ())
         self._num_probes = num_probes
-        self.fingerprint = f"offline-{OFFLINE_VERSION}/{num_probes}/{self._decomposer.fingerprint}"
+        self._num_altered = num_altered
+        self.fingerprint = f"offline-{OFFLINE_VERSION}/{num_probes}/{num_altered}/{self._decomposer.fingerprint}"
         if config.backend == "openai":
             self.concurrency = config.concurrency
 
@@ -79,6 +86,8 @@ class OfflineAnnotator:
         probes = [probe_item(context, number, text) for number, text in enumerate(texts)]
         questions = [roles.assigned(item, question_of(item, is_probe=False)) for item in context.questions]
         questions += [roles.assigned(item, question_of(item, is_probe=True)) for item in probes]
+        altered = self._alterer.altered(context, self._num_altered)
+        questions += [roles.misled(number, change) for number, change in enumerate(altered)]
         meta = replace(atomization.meta, annotator="offline", mode=MODE, question_status="ok" if questions else "none")
         return checked_record(context, replace(atomization, meta=meta), questions)
 
@@ -108,6 +117,14 @@ class _Roles:
             supporting_atom_ids=self._ids(supporting),
             distractor_atom_ids=self._ids(self._distractors(item, {*gold, *supporting})),
         )
+
+    def misled(self, number: int, altered: Altered) -> Question:
+        """Return an altered question, which the atoms with the original's answer distract the most."""
+        name = f"{self._context.context_id}/altered_{number}_{altered.kind}"
+        item = QAItem(question_id=name, question=altered.question, answers=())
+        gold, _ = self._relevant(altered.original)
+        rows = (*gold, *self._distractors(item, set(gold)))[:MAX_DISTRACTORS]
+        return replace(question_of(item, is_probe=True), distractor_atom_ids=self._ids(rows))
 
     def _relevant(self, item: QAItem) -> tuple[list[int], list[int]]:
         """Return the gold atoms and the supporting ones.
