@@ -80,7 +80,7 @@ def _joined(runs: Sequence[Results]) -> dict[str, Any]:
     return {
         **common,
         **{name: first.header[name] for name in OF_MEMORY if name in first.header},
-        "command": " && ".join(header["command"] for header in headers),
+        "command": "\n".join(header["command"] for header in headers),
         "suites": _ordered({name: facts for header in headers for name, facts in _suites(header, headers)}, SUITES),
         "systems": _ordered(_systems(headers), SYSTEMS),
         "seconds": _nested([header.get("seconds", {}) for header in headers]),

@@ -123,7 +123,8 @@ def facts(header: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 def _head(summary: Mapping[str, Any]) -> list[str]:
     header = {key: value for key, value in summary["header"].items() if key not in TABULATED}
     command = header.pop("command", "d2a bench efficiency")
-    lines = ["# Benchmark", "", f"    {command}", "", *(f"- {name}: {_cell(text)}" for name, text in facts(header))]
+    lines = ["# Benchmark", "", *(f"    {line}" for line in command.splitlines()), ""]
+    lines += [f"- {name}: {_cell(text)}" for name, text in facts(header)]
     if seconds := summary["header"].get("seconds"):
         lines.append(f"- answering, seconds: {sum(s for of_suite in seconds.values() for s in of_suite.values()):,.0f}")
     if summary["num_missing"]:
