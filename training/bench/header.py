@@ -76,7 +76,7 @@ def machine(base: FrozenBase) -> dict[str, Any]:
 
 
 def command_of(request: BenchRequest) -> str:
-    """Return the command that makes this run again."""
+    """Return the command that makes this run again, where it was run: paths below that folder are named from there."""
     values = {
         "model": request.model,
         "systems": ",".join(request.systems) or None,
@@ -94,9 +94,14 @@ def command_of(request: BenchRequest) -> str:
         "out": request.out,
     }
     words = ["d2a", "bench", *request.suites]
-    words += [word for name, value in values.items() if value is not None for word in (f"--{name}", str(value))]
-    words += [word for name, path in request.baselines.items() for word in ("--baseline", f"{name}={path}")]
+    words += [word for name, value in values.items() if value is not None for word in (f"--{name}", _word(value))]
+    words += [word for name, path in request.baselines.items() for word in ("--baseline", f"{name}={_word(path)}")]
     return shlex.join(words)
+
+
+def _word(value: object) -> str:
+    is_here = isinstance(value, Path) and value.is_relative_to(Path.cwd())
+    return str(value.relative_to(Path.cwd()) if is_here else value)
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:

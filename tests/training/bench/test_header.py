@@ -45,6 +45,14 @@ def test_the_command_makes_the_run_again(tmp_path):
     )
 
 
+def test_the_command_names_paths_from_where_it_was_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    request = BenchRequest(suites=("squad",), base_path=tmp_path / "build" / "base", out=tmp_path.parent / "elsewhere")
+    words = command_of(request).split()
+    assert words[words.index("--base") + 1] == "build/base"
+    assert words[words.index("--out") + 1] == str(tmp_path.parent / "elsewhere")
+
+
 @pytest.fixture
 def data(tmp_path):
     towns = ("Marn", [("Ilse Kant was born in Marn.", [("q1", "Who was born in Marn?", "Ilse Kant")])])
