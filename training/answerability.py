@@ -14,6 +14,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from training.evaluate import PASSAGE_K, opened, options
@@ -48,7 +49,9 @@ def summarize(
 
 def main() -> None:
     """Parse the command line, ask every question of its passage, and print the figures as JSON."""
-    args = options(__doc__).parse_args()
+    parser = options(__doc__)
+    parser.add_argument("--out", type=Path, help="file for a line of JSON a question")
+    args = parser.parse_args()
     evaluation, meta = opened(args, max_new_tokens=0)
     library = evaluation.library
     asks = [a for passage in range(len(library.records)) for a in library.asks(passage)]
@@ -69,6 +72,9 @@ def main() -> None:
         **summarize(results[False], results[True], evaluation.gate.threshold),
     }
     print(json.dumps(figures, indent=2))
+    if args.out:
+        rows = [{"is_answerable": not kind, **result} for kind, found in results.items() for result in found]
+        args.out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 
 
 if __name__ == "__main__":
