@@ -73,7 +73,7 @@ def main() -> None:
     }
     print(json.dumps(figures, indent=2))
     if args.out:
-        rows = [{"is_answerable": not kind, **result} for kind, found in results.items() for result in found]
+        rows = [{"is_answerable": not kind, **result} for kind in (False, True) for result in results[kind]]
         args.out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 
 
