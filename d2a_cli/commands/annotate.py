@@ -40,7 +40,7 @@ def annotate(
         Literal["rules", "openai"] | None,
         typer.Option(help="What makes the atoms; default: rules for offline, openai for llm."),
     ] = None,
-    probes: Annotated[int, typer.Option(min=0, help="Irrelevant probes a context.")] = 2,
+    probes: Annotated[int, typer.Option(min=0, help="Irrelevant probes a context, of each kind.")] = 2,
     limit: Annotated[int | None, typer.Option(min=1, help="Take the first contexts only.")] = None,
     shard_size: Annotated[int, typer.Option(min=1, help="Contexts a shard.")] = 256,
     resume: Annotated[
