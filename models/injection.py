@@ -135,8 +135,8 @@ def _function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tenso
 class _Masks:
     """The extended masks of the forward pass under way: layers of one kind share theirs.
 
-    A mask is used again only for the very same incoming objects, unchanged, and the same lengths. The objects are kept
-    with it, so that no other can come to have their ids.
+    A mask is used again only for the very same incoming objects, unchanged, and the same lengths, and with a graph only
+    where one was asked for. The objects are kept with it, so that no other can come to have their ids.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class _Masks:
             return _extended_mask(bias_BS, mask, query, key, window=window)
         incoming = (bias_BS, mask)
         versions = tuple((id(x), None if x is None else x._version) for x in incoming)
-        asked = (versions, query.shape, key.shape, query.dtype)
+        asked = (versions, query.shape, key.shape, query.dtype, torch.is_grad_enabled())
         if window not in self._kept or self._kept[window][0] != asked:
             made = _extended_mask(bias_BS, mask, query, key, window=window)
             self._kept[window] = (asked, incoming, made)

@@ -341,3 +341,18 @@ def test_two_backward_passes_under_one_adapter_both_reach_the_slots_bias() -> No
             gradients += torch.autograd.grad(loss, bias_BS)
     assert gradients[0].abs().min() > 0
     assert torch.equal(gradients[0], gradients[1])
+
+
+def test_a_mask_made_without_a_graph_is_not_used_where_the_bias_trains() -> None:
+    base, ids_BL, adapter = tiny_base("llama"), random_ids(1, 5), _sharing_adapter(with_grad=True)
+    mask_B1LL = torch.full((1, 1, 5, 5), torch.finfo(torch.float32).min).triu(1)
+    bias_BS, gradients = adapter.prefix[4].bias_BS, []
+    for passes_before in (0, 1):
+        with attached(base, adapter):
+            for _ in range(passes_before):
+                with torch.no_grad():
+                    base.model(ids_BL, attention_mask=mask_B1LL, use_cache=False)
+            loss = base.model(ids_BL, attention_mask=mask_B1LL, use_cache=False).logits.square().mean()
+            gradients += torch.autograd.grad(loss, bias_BS)
+    assert gradients[0].abs().min() > 0
+    assert torch.equal(gradients[0], gradients[1])
