@@ -203,9 +203,18 @@ class Engine:
 
     @torch.no_grad()
     def compose(
-        self, routed: RoutedRows, tensors: Mapping[str, Sequence[Tensor]], *, with_kv: bool = True
+        self,
+        routed: RoutedRows,
+        tensors: Mapping[str, Sequence[Tensor]],
+        *,
+        with_kv: bool = True,
+        dtype: torch.dtype | None = None,
     ) -> ComposedAdapter:
-        """Compose the selected atoms, whose shard tensors are given in their order."""
+        """Compose the selected atoms, whose shard tensors are given in their order.
+
+        Args:
+            dtype: Of the update's factors; None takes the base's.
+        """
         log_weight_BK = torch.tensor([routed.log_weight], device=self.base.device)
         latent_BKZ = torch.stack(list(tensors["latent"])).to(self.base.device)[None]
         full = "mask" in tensors
@@ -222,7 +231,7 @@ class Engine:
             slots=slots if with_kv else None,
             slot_rows_BK=torch.tensor([slot_rows], device=self.base.device),
             mode=self.composition,
-            dtype=self.base.dtype,
+            dtype=dtype or self.base.dtype,
         )
 
     def start(self, question: str, adapter: ComposedAdapter | None, *, context: str | None = None) -> Started:

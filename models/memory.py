@@ -226,6 +226,8 @@ class DocumentMemory:
             ConfigError: Neither or both of question and atom, or a folder that is not empty.
             BankError: There is no bank, nothing in it, or no such atom.
         """
+        import torch
+
         from models.export import single_atom, write_peft
         from models.routing import route_question
 
@@ -237,7 +239,8 @@ class DocumentMemory:
         else:
             stored, routed, _ = route_question(bank, engine, question, top_k=self.config.top_k)
             uids = [stored[i].uid for i in routed.rows]
-        adapter = engine.compose(routed, bank.load_shard_rows(uids), with_kv=False)
+        # In full, for who loads it may compute above the precision of this base.
+        adapter = engine.compose(routed, bank.load_shard_rows(uids), with_kv=False, dtype=torch.float32)
         rank = write_peft(folder, adapter, engine.base, engine.spec, base_name=self.preset.base)
         return ExportReport(path=str(folder), rank=rank, atom_uids=tuple(uids), question=question)
 

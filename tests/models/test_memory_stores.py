@@ -169,8 +169,10 @@ def test_an_exported_adapter_gives_peft_our_logits(tmp_path, family, recipe, com
     assert (ours - bare).abs().max() > 0.01
 
 
-def test_one_atoms_adapter_is_its_own_micro_lora(memory, tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_one_atoms_adapter_is_its_own_micro_lora_whatever_the_precision_of_the_base(memory, tmp_path, dtype):
     uid = memory.atoms("zoo.txt")[1].uid
+    memory._load().base.model.to(dtype)
     report = memory.export(tmp_path / "adapter", atom_uid=uid)
     assert (report.atom_uids, report.rank, report.question) == ((uid,), 4, None)
     from safetensors.torch import load_file
