@@ -170,8 +170,14 @@ class TrainStep(nn.Module):
             cosine_BC=cosine_BC,
         )
 
-    def adapter(self, routed: Routed, index_BK: Tensor, log_weight_BK: Tensor) -> ComposedAdapter:
-        """Compose the chosen candidates (columns of the batch) into one adapter a question."""
+    def adapter(
+        self, routed: Routed, index_BK: Tensor, log_weight_BK: Tensor, *, dtype: torch.dtype | None = None
+    ) -> ComposedAdapter:
+        """Compose the chosen candidates (columns of the batch) into one adapter a question.
+
+        Args:
+            dtype: Of the update's factors; None takes the base's.
+        """
         column_BK = routed.column_BC[: len(index_BK)].gather(1, index_BK)
         distinct_D, rows_BK = column_BK.unique(return_inverse=True)
         return compose(
@@ -181,7 +187,7 @@ class TrainStep(nn.Module):
             latent_BKZ=routed.latent_UZ[column_BK],
             slots=self._slots(routed, distinct_D),
             slot_rows_BK=rows_BK,
-            dtype=self.base.dtype,
+            dtype=dtype or self.base.dtype,
         )
 
     def _slots(self, routed: Routed, distinct_D: Tensor) -> AtomSlots | None:
@@ -249,7 +255,8 @@ class TrainStep(nn.Module):
         """Return the losses of what the routed atoms write, and the number of tokens that ran."""
         on, sums = phase.weights, {}
         index_BK, log_weight_BK = self._choice(routed, batch, phase)
-        adapter = self.adapter(routed, index_BK, log_weight_BK)
+        # Protection's gradient is small: added in half precision to the language model's, it would be rounded away.
+        adapter = self.adapter(routed, index_BK, log_weight_BK, dtype=torch.float32 if "protect" in on else None)
         if "protect" in on:
             sums["protect"] = self._protect(adapter)
         row_B = self._target_rows(batch)

@@ -6,13 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from models.base import FrozenBase
 from models.encoder import pad
 from models.injection import attached
 from models.prompts import prompt_ids
 from models.router import Router
-from tests.models.tiny import FAMILIES, tiny_spec, whole_logits
+from tests.models.tiny import FAMILIES, tiny_model, tiny_network, tiny_spec, tiny_tokenizer, whole_logits
 from tests.training.samples import colours
-from tests.training.worlds import CONFIG, SPECS, world
+from tests.training.worlds import CONFIG, SPECS, step_of, world
 from training.batches import MAX_IRRELEVANT, Batch
 from training.curriculum import LOSSES, Phase
 from training.losses import sparse_loss
@@ -124,6 +125,22 @@ def test_each_loss_is_computed_when_it_is_on_and_only_then(recipe):
         assert alone.keys() & set(LOSSES) == {name}
         torch.testing.assert_close(alone[name][0], everything[name][0])
         assert everything[name][0].isfinite() and everything[name][1] > 0, name
+
+
+def test_a_small_gradient_of_protection_is_not_lost_over_a_half_precision_base():
+    base = FrozenBase(tiny_model("llama").to(torch.bfloat16), tiny_tokenizer())
+    step, sampler = step_of(base, tiny_network(base, SPECS["paper"]), RECORDS)
+    batch, weights = drawn(step, sampler), [head.weight for head in step.network.compiler.b_heads.heads]
+
+    def gradient(**scales):
+        sums = step(batch, phase(*scales))
+        total = sum(scale * sums[name][0] for name, scale in scales.items())
+        return torch.cat([g.flatten() for g in torch.autograd.grad(total, weights)])
+
+    language, protection = gradient(lm=1.0), gradient(protect=1.0)
+    scale = float(1e-4 * language.norm() / protection.norm())  # bfloat16 rounds to one part in 256
+    added = gradient(lm=1.0, protect=scale) - language
+    torch.testing.assert_close(added / scale, protection, rtol=0.05, atol=0.05 * float(protection.abs().max()))
 
 
 def test_the_reranker_enters_the_scores_and_its_loss():

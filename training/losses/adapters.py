@@ -36,9 +36,7 @@ def irrelevant_loss(adapter: ComposedAdapter, slot_weight_B: Tensor | None = Non
     Source: paper, "Irrelevant Query Suppression"; the counterpart is ours.
     """
     total_B = sum(
-        full(stack_GBIO).square().sum((0, 2, 3))
-        for factor in (0, 1)
-        for stack_GBIO in BySite.of({s: pair[factor] for s, pair in adapter.lora.items()}).stacks.values()
+        stack_GBXY.square().sum((0, 2, 3)) for factor in _by_site(adapter) for stack_GBXY in factor.stacks.values()
     )
     if slot_weight_B is not None:
         total_B = total_B + slot_weight_B
@@ -61,16 +59,17 @@ def protect_loss(adapter: ComposedAdapter, *, basis: Mapping[Site, Tensor] | Non
     """
     a, b = _by_site(adapter)
     if basis is not None:
-        a = a.map(lambda sites, a_GBRI: full(a_GBRI) @ torch.stack([basis[s] for s in sites])[:, None].to(full(a_GBRI)))
-    a = a.map(lambda _, a_GBRI: full(a_GBRI) @ full(a_GBRI).mT)
-    b = b.map(lambda _, b_GBOR: full(b_GBOR).mT @ full(b_GBOR))
+        a = a.map(lambda sites, a_GBRI: a_GBRI @ torch.stack([basis[s] for s in sites])[:, None].to(a_GBRI))
+    a = a.map(lambda _, a_GBRI: a_GBRI @ a_GBRI.mT)
+    b = b.map(lambda _, b_GBOR: b_GBOR.mT @ b_GBOR)
     total_B = (torch.stack([a[s] for s in adapter.lora]) * torch.stack([b[s] for s in adapter.lora])).sum((0, 2, 3))
     return total_B.sum(), count(len(total_B), total_B)
 
 
 def _by_site(adapter: ComposedAdapter) -> tuple[BySite, BySite]:
-    """Return all A and all B, sites of equal shape stacked."""
-    return tuple(BySite.of({site: pair[side] for site, pair in adapter.lora.items()}) for side in (0, 1))
+    """Return all A and all B above half precision, sites of equal shape stacked."""
+    a, b = (BySite.of({site: pair[side] for site, pair in adapter.lora.items()}) for side in (0, 1))
+    return a.map(lambda _, stack: full(stack)), b.map(lambda _, stack: full(stack))
 
 
 def protect_prefix_loss(
