@@ -20,7 +20,7 @@ from torch import Tensor
 
 from models.errors import CheckpointError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 RESUME_CHOICES = ("auto", "never")
 _MARK = "complete"
 _META = "state.json"
@@ -126,7 +126,7 @@ def load_state(path: Path, *, identity: str) -> TrainingState:
         identity: Of the run that wants to go on.
 
     Raises:
-        CheckpointError: Broken, of a newer format, or of another run.
+        CheckpointError: Broken, of another format, or of another run.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -134,8 +134,11 @@ def load_state(path: Path, *, identity: str) -> TrainingState:
     try:
         meta = json.loads((path / _META).read_text("utf-8"))
         version = meta.pop("format_version")
-        if version > FORMAT_VERSION:
-            raise CheckpointError(f"{path} has format {version}, this d2a reads {FORMAT_VERSION}", hint="Update d2a")
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format {version}, this d2a reads {FORMAT_VERSION}",
+                hint="Update d2a" if version > FORMAT_VERSION else "Start anew with --resume never",
+            )
         names = ("weights", "best_weights", "optimiser", "random")
         tensors = {name: load_file(path / f"{name}.safetensors") for name in names}
         state = TrainingState(**meta, **tensors)

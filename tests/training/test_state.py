@@ -84,10 +84,11 @@ def test_broken_or_foreign_states_are_refused_in_one_line(tmp_path):
         (copy / name).write_bytes((copy / name).read_bytes()[:20])
         with pytest.raises(CheckpointError, match=r"broken training state.*--resume never"):
             load_state(copy, identity="run")
-    text = (path / "state.json").read_text().replace('"format_version": 1', '"format_version": 2')
-    (path / "state.json").write_text(text)
-    with pytest.raises(CheckpointError, match="has format 2, this d2a reads 1"):
-        load_state(path, identity="run")
+    text = (path / "state.json").read_text()
+    for version, hint in ((1, "--resume never"), (3, "Update d2a")):
+        (path / "state.json").write_text(text.replace('"format_version": 2', f'"format_version": {version}'))
+        with pytest.raises(CheckpointError, match=f"has format {version}, this d2a reads 2.*{hint}"):
+            load_state(path, identity="run")
 
 
 def test_an_optimiser_goes_on_as_if_nothing_had_happened():
