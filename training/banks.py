@@ -56,8 +56,8 @@ def banks_of(library: Library, asks: Sequence[Ask], key_BE: Tensor, rng: random.
     strangers = [replace(a, passage=other_article(library, a.passage, rng), gold=()) for a in asks]
     found = {"passage": [*map(library.passage_candidates, asks)]}
     found["off_passage"] = [*map(library.passage_candidates, strangers)]
-    others = zip(map(partial(_rest_of_passage, library), asks), found["off_passage"], strict=True)
-    found["off_atoms"] = [rest or stranger for rest, stranger in others]
+    rests = map(partial(_without_answer, library), asks, found["passage"])
+    found["off_atoms"] = [rest or stranger for rest, stranger in zip(rests, found["off_passage"], strict=True)]
     sizes = {name: [len(c.rows) for c in candidates] for name, candidates in found.items()}
     chosen = rng.sample(range(len(library.records)), max(1, round(SHELF_SHARE * len(library.records))))
     on_shelf = np.isin(library.passage_of, chosen)
@@ -80,10 +80,9 @@ def banks_of(library: Library, asks: Sequence[Ask], key_BE: Tensor, rng: random.
     }
 
 
-def _rest_of_passage(library: Library, ask: Ask) -> Candidates | None:
+def _without_answer(library: Library, ask: Ask, found: Candidates) -> Candidates | None:
     """Return the asked passage's atoms but those that hold the answer; None where no other is left."""
     names = {*ask.question.gold_atom_ids, *ask.question.supporting_atom_ids}
-    found = library.passage_candidates(ask)
     kept = np.array([library.atoms[row].atom_id not in names for row in found.rows])
     return Candidates(*(x[kept] for x in found)) if kept.any() else None
 
