@@ -105,10 +105,11 @@ def test_every_home_gives_a_gpu_the_same(tmp_path):
             torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("layers", [False, True], ids=["entry", "layers"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cached_features_equal_those_of_single_texts(family):
+def test_cached_features_equal_those_of_single_texts(family, layers):
     base, spec = base_of(family), tiny_spec("d2a")
-    cache = cache_of(base, spec, RECORDS, cache_batch_tokens=100)
+    cache = cache_of(base, spec, RECORDS, cache_batch_tokens=100, cache_atom_layers=layers)
     for row in (0, 3, 8):
         alone = text_features(base, spec, [ATOMS[row]], with_entry=True)
         torch.testing.assert_close(cache.atom_pooled(torch.tensor([row])), alone.pooled_ND)
