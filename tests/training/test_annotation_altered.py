@@ -62,6 +62,13 @@ def test_a_name_comes_from_another_context_where_the_own_one_has_none() -> None:
     assert kinds(context, other)["entity"] == "Where did the boat of Adam Weld sink?"
 
 
+def test_a_name_from_another_context_is_not_put_in_where_the_passage_has_it() -> None:
+    text = "The boat of Paul Weber sank off Tern Point. Gulls nest there. Adam Weld came home."
+    other = passage(text="The boat of Adam Weld was sold.", name="other")
+    context = passage(item("Where did the boat of Paul Weber sink?", "Tern Point", text=text), text=text)
+    assert "entity" not in kinds(context, other)
+
+
 @pytest.mark.parametrize("alias", ["Paul Adler", "Mr Weber"])
 def test_an_alias_is_no_other_name(alias: str) -> None:
     text = "The boat of Paul Weber sank off Tern Point."
@@ -78,6 +85,8 @@ def test_a_word_becomes_its_antonym_and_the_article_follows() -> None:
     text = "Oil is a safe and beneficial product."
     context = passage(item("What is an external product?", "Oil", text=text), text=text)
     assert kinds(context) == {"antonym": "What is an internal product?"}
+    context = passage(item("What is a successful product?", "Oil", text=text), text=text)
+    assert kinds(context) == {"antonym": "What is an unsuccessful product?"}
 
 
 def test_an_antonym_that_the_passage_knows_is_not_put_in() -> None:
@@ -124,13 +133,15 @@ def test_an_altered_question_never_repeats_one_of_the_context() -> None:
 
 
 def test_questions_that_no_rule_fits_stay_unaltered() -> None:
-    closed = item("Was oil in the largest lamp?", "Oil")
-    choice = item("Who built more, Okafor or Weber?", "Okafor")
+    closed = item("Was the largest lamp out when it blew?", "A storm")
+    told = item("What is the oil of the largest lamp?", "Oil")
+    choice = item("What fed the largest lamp, gas or not?", "Oil")
+    statement = item("Name the largest lamp's fuel.", "Oil")
     impossible = item("What did Okafor not do in 1868?", "Oil", is_impossible=True)
     nowhere = item("What fed the largest lamp?", "Gas")
     plain = item("Why?", "A storm")
     foreign = item("油灯由什么供油？", "Oil")
-    assert altered(passage(closed, choice, impossible, nowhere, plain, foreign)) == []
+    assert altered(passage(closed, told, choice, statement, impossible, nowhere, plain, foreign)) == []
 
 
 def test_what_takes_reasoning_is_not_turned_round() -> None:

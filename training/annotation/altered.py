@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,9 @@ _NEGATABLE = re.compile(
 _OPPOSABLE = re.compile(
     r"(?<![Hh]ow )(?<!in )(?<!no )(?<!at )(?<![\w'’-])[a-z]+(?![\w'’-])(?! (?:of|school|up|out|to|names?)\b)"
 )
+
+# Before "unsuccessful", but not before "US", "European" or "usually"; before 8th, 11th, 18th and 1868.
+_AFTER_AN = re.compile(r"(?!Eu|usu)[aeiouAEIO]|8|1[18](?:\d\d|th)?\b")
 
 Option = tuple[str, str]
 
@@ -87,7 +91,7 @@ class Alterer:
         for mention in mentions(item.question):
             own = passage.stand_ins(mention, item)
             for new in self._pool.replacements(mention, own, passage.context.title, rng):
-                question = _put(item.question, mention, new)
+                question = _put(item.question, mention.start, mention.text, new)
                 is_new = new in own or not passage.holds(new)
                 is_other = new != mention.text and known.isdisjoint(naming_words(new))
                 if is_new and is_other and not passage.may_answer(question, new):
@@ -142,7 +146,7 @@ class _Passage:
         return word in self._words or not self._words.isdisjoint(tokenize(word))
 
     def _sentence(self, place: int) -> int:
-        return sum(end <= place for end in self._ends)
+        return bisect_right(self._ends, place)
 
 
 def _is_open(item: QAItem) -> bool:
@@ -159,7 +163,7 @@ def _opposed(passage: _Passage, question: str) -> Iterator[Option]:
         words = OPPOSITES.get(match[0], ())
         if new := next((word for word in words if not passage.knows(word)), None):
             kind = "antonym" if len(words) == 1 else "exclusion"
-            yield kind, _put(question, Mention(match[0], match.start(), kind, ""), new)
+            yield kind, _put(question, match.start(), match[0], new)
 
 
 def _negated(passage: _Passage, question: str) -> Iterator[Option]:
@@ -169,8 +173,8 @@ def _negated(passage: _Passage, question: str) -> Iterator[Option]:
         yield "negation", f"{question[:start]}{match[1].removesuffix('n')}n't{question[end:]}"
 
 
-def _put(question: str, old: Mention, new: str) -> str:
+def _put(question: str, start: int, old: str, new: str) -> str:
     """Put words in the place of others, with the article that they need."""
-    article = "an" if new[0].lower() in "aeio" else "a"
-    before = re.sub(r"\ban? $", f"{article} ", question[: old.start])
-    return before + new + question[old.start + len(old.text) :]
+    article = "an" if _AFTER_AN.match(new) else "a"
+    before = re.sub(r"\ban? $", f"{article} ", question[:start])
+    return before + new + question[start + len(old) :]

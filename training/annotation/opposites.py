@@ -6,11 +6,11 @@ Holds the table of `training.annotation.altered`, by hand and in English.
 from __future__ import annotations
 
 _TABLE = """
-first last|earliest latest|largest smallest|biggest smallest|smallest largest|highest lowest|longest shortest
+first last|earliest latest|largest smallest|biggest smallest|highest lowest|longest shortest
 oldest youngest|best worst|most least|strongest weakest|fastest slowest|heaviest lightest|richest poorest
 nearest farthest|closest farthest|greatest least|greater lesser|higher lower|larger smaller|bigger smaller
 longer shorter|older younger|better worse|stronger weaker|earlier later|faster slower|warmer colder|hotter cooler
-more less|less more|always never|usually rarely|often rarely|frequently rarely|commonly rarely
+more less|always never|usually rarely|often rarely|frequently rarely|commonly rarely
 mainly rarely|increase decrease|increased decreased|increases decreases|increasing decreasing|rise fall|rose fell
 gain lose|gained lost|win lose|won lost|start end|started ended|starts ends|begin end|began ended|begins ends
 beginning end|open close|opens closes|accept reject|accepted rejected|accepts rejects|allow forbid
@@ -25,7 +25,7 @@ successful unsuccessful|common rare|important trivial|famous obscure|legal illeg
 maximum minimum|above below|upper lower|inner outer|beneficial harmful|safe dangerous|rich poor
 wealthy poor|advantage drawback|advantages drawbacks|benefit harm|benefits harms|victory defeat|victories defeats
 strengths weaknesses|improve worsen|improved worsened|raise lower|raised lowered|easy difficult|protect endanger
-protected endangered|wins losses|ally enemy|allies enemies
+protected endangered|ally enemy|allies enemies
 """
 _EXCLUSIVE = """
 north south east west|northern southern eastern western|northwest southeast northeast southwest
