@@ -76,6 +76,7 @@ def _joined(runs: Sequence[Results]) -> dict[str, Any]:
                     hint="Merge runs of one memory under one protocol",
                 )
     headers = [run.header for run in runs]
+    _check_samples(runs)
     common = {name: value for name, value in first.header.items() if all(h.get(name) == value for h in headers)}
     return {
         **common,
@@ -85,6 +86,19 @@ def _joined(runs: Sequence[Results]) -> dict[str, Any]:
         "systems": _ordered(_systems(headers), SYSTEMS),
         "seconds": _nested([header.get("seconds", {}) for header in headers]),
     }
+
+
+def _check_samples(runs: Sequence[Results]) -> None:
+    """Raise D2AError where runs asked other samples of one suite, as with another limit: their means do not compare."""
+    first: dict[str, Results] = {}
+    for run in runs:
+        for suite in run.header["suites"]:
+            other = first.setdefault(suite, run)
+            if run.suite_facts(suite).get("samples") != other.suite_facts(suite).get("samples"):
+                raise D2AError(
+                    f"{run.folder} was asked other samples of {suite} than {other.folder}",
+                    hint="Merge runs of one --limit",
+                )
 
 
 def _is_free(run: Results) -> bool:

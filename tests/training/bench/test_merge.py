@@ -11,8 +11,8 @@ from training.bench.results import read_results
 OK = {"status": "ok", "domain": {}}
 
 
-def suite(n: int = 2) -> dict:
-    return {"n": n, "num_total": n, "is_complete": True, "metric": "squad", "note": ""}
+def suite(n: int = 2, samples: str = "ab") -> dict:
+    return {"samples": samples, "n": n, "num_total": n, "is_complete": True, "metric": "squad", "note": ""}
 
 
 def runs(folder, **more):
@@ -68,6 +68,15 @@ def test_runs_of_different_conditions_or_with_the_same_rows_are_refused(tmp_path
     assert "measured with checkpoint decaf" in capsys.readouterr().err
     assert main([str(tmp_path / "all"), folders[0], folders[0]]) == 1
     assert "holds rows of squad doc2atom, which another run has" in capsys.readouterr().err
+
+
+def test_runs_that_drew_other_samples_of_a_suite_are_refused(tmp_path, capsys):
+    folders = [str(folder) for folder in runs(tmp_path)]
+    facts = {"suites": {"drop": suite(1, "b")}, "systems": {"no-context": OK}, "k": 3}
+    other = write_run(tmp_path / "4", [row("b", 0.5, suite="drop", system="no-context")], **facts)
+    assert main([str(tmp_path / "all"), *folders, str(other)]) == 1
+    told = capsys.readouterr().err
+    assert f"{other} was asked other samples of drop than {folders[2]}. Merge runs of one --limit" in told
 
 
 def test_a_run_without_memory_serves_another_checkpoint(tmp_path):
