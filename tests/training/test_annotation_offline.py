@@ -188,15 +188,14 @@ def test_shards_without_altered_questions_are_not_taken_for_shards_with_them() -
     assert len(prints) == 4
 
 
-def test_as_many_questions_are_altered_as_there_are_probes_unless_told_otherwise() -> None:
-    context = rock(item("When was its first lamp lit?", "1868"))
-    numbers = {}
-    for probes, altered in ((1, None), (0, None), (0, 1), (1, 0)):
-        annotator = build_annotator(
-            "offline", [context], config=AtomizerConfig(), num_probes=probes, num_altered=altered
-        )
-        numbers[probes, altered] = len(annotator.annotate(context).qa_pairs) - 1
-    assert numbers == {(1, None): 1, (0, None): 0, (0, 1): 1, (1, 0): 0}
+def test_as_many_questions_are_altered_as_there_are_probes() -> None:
+    first, last = item("When was its first lamp lit?", "1868"), item("When was its first light seen?", "1868")
+    context = rock(first, last)
+    numbers = []
+    for probes in (0, 1, 2):
+        annotator = build_annotator("offline", [context], config=AtomizerConfig(), num_probes=probes)
+        numbers.append(sum("/altered_" in q.question_id for q in annotator.annotate(context).qa_pairs))
+    assert numbers == [0, 1, 2]
 
 
 def test_the_same_contexts_give_the_same_records() -> None:

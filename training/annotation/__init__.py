@@ -57,21 +57,14 @@ class Annotator(Protocol):
 
 
 def build_annotator(
-    name: AnnotatorName,
-    contexts: Sequence[Context],
-    *,
-    config: AtomizerConfig,
-    num_probes: int = 2,
-    num_altered: int | None = None,
+    name: AnnotatorName, contexts: Sequence[Context], *, config: AtomizerConfig, num_probes: int = 2
 ) -> Annotator:
     """Return an annotator over the decomposition that `config.backend` names.
 
     Args:
         name: `offline` for distant supervision, `llm` for the model that `config` names.
         contexts: All that will be annotated: offline probes are questions about other contexts.
-        num_probes: Irrelevant probes a context, 0 for none.
-        num_altered: Offline probes that are altered questions of the context itself, besides those of `num_probes`;
-            None for as many.
+        num_probes: Irrelevant probes a context, 0 for none; offline as many again, altered from its own questions.
     """
     if name == "llm":
         from training.annotation.llm import LLMAnnotator
@@ -79,5 +72,4 @@ def build_annotator(
         return LLMAnnotator(config, num_probes=num_probes)
     from training.annotation.offline import OfflineAnnotator
 
-    num_altered = num_probes if num_altered is None else num_altered
-    return OfflineAnnotator(config, contexts, num_probes=num_probes, num_altered=num_altered)
+    return OfflineAnnotator(config, contexts, num_probes=num_probes, num_altered=num_probes)
