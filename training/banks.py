@@ -44,10 +44,10 @@ def held_out_asks(library: Library, *, seed: int, limit: int) -> list[Ask]:
 
 
 def banks_of(library: Library, asks: Sequence[Ask], key_BE: Tensor, rng: random.Random) -> dict[str, Bank]:
-    """Return `passage`, a `shelf` of a tenth of all passages, and the `library`; with `off_`, none knows the article.
+    """Return `passage`, a `shelf` of a tenth of all passages, and the `library`; each with `off_` without the article.
 
-    `off_atoms` is the right passage without the atoms that hold the answer: what a person asks who has read the
-    document and half remembers it.
+    A seventh, `off_atoms`, is the right passage without the atoms that hold the answer: what a person asks who has
+    read the document and half remembers it. Where no atom is left, it is the passage of `off_passage`.
 
     Args:
         key_BE: Query keys of the questions.

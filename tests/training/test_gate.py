@@ -1,6 +1,7 @@
 """The answerability gate: what it is fitted on, how well it parts clear cases, and what it refuses."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 import training.gate
 from tests.training.samples import colours, make_record, river_and_town
 from tests.training.worlds import SPECS, base_of, library_over
-from training.banks import other_article, same_article
+from training.banks import banks_of, other_article, same_article
 from training.gate import Asked, ask_banks, fit_gate
 from training.library import Library
 
@@ -100,6 +101,20 @@ def test_banks_that_know_nothing_hold_no_atom_of_the_questions_article():
     # A shelf holds 4 passages drawn at random, and the question's own.
     assert all(12 <= n <= 15 for n in sizes["shelf"]) and max(sizes["off_shelf"]) <= 12
     assert [len(banks[n].f1) for n in NAMES] == [3, 3, 3] and banks["off_library"].f1 == ()
+
+
+def test_a_passage_without_its_answer_keeps_its_other_atoms_or_gives_way_to_a_stranger():
+    library = library_over(base_of("llama"), SPECS["d2a"], river_and_town())
+    asks = [library.asks(passage)[0] for passage in (0, 3)]
+    lake = asks[0].question
+    helped = replace(asks[0], question=replace(lake, supporting_atom_ids=("atom_2",)))
+    asks = [asks[0], helped, asks[1]]
+    found = banks_of(library, asks, library.query_keys(asks), random.Random(0))
+    rows = [candidates.rows.tolist() for candidates in found["off_atoms"].candidates]
+    # Atoms 0-2 are the first passage's, of which the first holds the answer; the last passage has its gold atom alone.
+    assert lake.gold_atom_ids == ("atom_0",) and rows[:2] == [[1, 2], [1]]
+    assert rows[2] == found["off_passage"].candidates[2].rows.tolist() and 9 not in rows[2]
+    assert found["off_atoms"].num_atoms == [2, 1, len(rows[2])]
 
 
 def test_an_article_is_hidden_whole_and_nothing_else():
