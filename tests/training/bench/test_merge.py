@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from models.errors import D2AError
 from tests.training.bench.rows import row, write_run
 from training.bench.merge import main, merge_runs
 from training.bench.results import read_results
@@ -68,6 +69,12 @@ def test_runs_of_different_conditions_or_with_the_same_rows_are_refused(tmp_path
     assert "measured with checkpoint decaf" in capsys.readouterr().err
     assert main([str(tmp_path / "all"), folders[0], folders[0]]) == 1
     assert "holds rows of squad doc2atom, which another run has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["model", "base", "baselines", "protocol", "bank", "k", "seed", "recipe", "threshold"])
+def test_runs_that_differ_in_any_condition_are_refused(name, tmp_path):
+    with pytest.raises(D2AError, match=f"3 was measured with {name} other, .*1 with "):
+        merge_runs(runs(tmp_path, **{name: "other"}), tmp_path / "all")
 
 
 def test_runs_that_drew_other_samples_of_a_suite_are_refused(tmp_path, capsys):
