@@ -1,11 +1,12 @@
 import pytest
+import torch
 
 from models.generation import continue_greedily, prefill
 from models.injection import attached
 from tests.models.tiny import tiny_base, tiny_network
 from tests.training.bench.worlds import bank_of
 from training.bench.bank import taken
-from training.bench.systems.decoding import BatchLimits, batch_limits, batches, decode
+from training.bench.systems.decoding import BatchLimits, _rows, batch_limits, batches, decode
 
 PROMPTS = [[5, 9, 11], [7, 8, 30, 31, 12, 9], [40], [5, 6]]
 
@@ -47,6 +48,17 @@ def test_an_adapter_that_broadcasts_stays_while_rows_leave(monkeypatch):
     one = bank.library.adapter(taken(routed, [2]))
     ending_apart(base, one, monkeypatch)
     assert decode(base, PROMPTS, one, refusal=[20], max_new_tokens=9)[0] == plain(base, PROMPTS, one, 9)[0]
+
+
+def test_layers_still_share_a_bias_and_so_a_mask_when_rows_have_left():
+    base = tiny_base("llama")
+    bank = bank_of(base, tiny_network(base))
+    routed = bank.route(range(4))
+    bank.library.hold(routed)
+    adapter = bank.library.adapter(routed)
+    first, last = _rows(adapter, torch.tensor([0, 2])).prefix.values()
+    assert first.bias_BS is last.bias_BS
+    assert torch.equal(first.bias_BS, next(iter(adapter.prefix.values())).bias_BS[[0, 2]])
 
 
 def test_an_answer_stops_at_the_limit_of_tokens():

@@ -163,10 +163,12 @@ def _rows(adapter: ComposedAdapter, keep_C: Tensor) -> ComposedAdapter:
     def kept(x: Tensor) -> Tensor:
         return x if len(x) == 1 else x[keep_C]
 
+    # Layers share their bias, and stay those of one mask only while they do.
+    bias = {id(p.bias_BS): kept(p.bias_BS) for p in adapter.prefix.values()}
     return ComposedAdapter(
         lora={site: (kept(a), kept(b)) for site, (a, b) in adapter.lora.items()},
         prefix={
-            layer: replace(p, key_BHSF=kept(p.key_BHSF), value_BHSF=kept(p.value_BHSF), bias_BS=kept(p.bias_BS))
+            layer: replace(p, key_BHSF=kept(p.key_BHSF), value_BHSF=kept(p.value_BHSF), bias_BS=bias[id(p.bias_BS)])
             for layer, p in adapter.prefix.items()
         },
     )
