@@ -33,7 +33,8 @@ class TrainConfig:
         micro_batch: Samples a process takes at once; None takes its whole share. It changes memory, not results.
         batch_route: Further questions a step that only train the router; probes among them.
         share_library: Share of questions routed among all passages' atoms instead of their own passage's.
-        share_sibling: Share of language-model questions asked of a sibling passage, with the refusal as target.
+        share_sibling: Share of language-model questions that are near misses, with the refusal as target: half asked
+            of a sibling passage, half of their own that does not answer them; all of one kind where there is no other.
         share_absent: Share of language-model questions asked of all other passages, with the refusal as target.
         share_withheld: Share of language-model questions asked of their passage without its gold and supporting atoms,
             with the refusal as target.
