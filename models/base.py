@@ -62,7 +62,7 @@ class FrozenBase:
         self.attention = attention
         model.set_attn_implementation(register_attention(attention))
         if self.device.type == "cuda":
-            # cuDNN plans its attention anew for every shape, for up to 0.4 s, and each new token is another shape.
+            # cuDNN plans its attention anew for every shape, and each new token is another shape.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.decoder = model.model
         self.layers: Sequence[nn.Module] = self.decoder.layers

@@ -52,6 +52,8 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--out", type=Path, help="file for a line of JSON a question")
     args = parser.parse_args()
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
     evaluation, meta = opened(args, max_new_tokens=0)
     library = evaluation.library
     asks = [a for passage in range(len(library.records)) for a in library.asks(passage)]

@@ -36,7 +36,7 @@ def test_the_command_asks_every_question_of_its_passage(tmp_path, monkeypatch, c
         "--base": base_folder("llama"),
         "--device": "cpu",
         "--batch": 4,
-        "--out": tmp_path / "rows.jsonl",
+        "--out": tmp_path / "new" / "rows.jsonl",
     }
     monkeypatch.setattr(sys, "argv", ["answerability", *(str(x) for pair in arguments.items() for x in pair)])
     main()
@@ -45,5 +45,5 @@ def test_the_command_asks_every_question_of_its_passage(tmp_path, monkeypatch, c
     # "When was Marn founded?" shares one word with its passage, which both sentences hold; the others share rarer ones.
     assert figures["auroc"]["bm25"] == 100.0
     assert set(figures["auroc"]) == {"gate", "router", "bm25", "refusal"}
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "new" / "rows.jsonl").read_text("utf-8").splitlines()]
     assert [row["is_answerable"] for row in rows] == [True] * 5 + [False]

@@ -344,6 +344,7 @@ def test_any_change_of_what_features_depend_on_is_another_key(monkeypatch):
         (base, replace(spec, num_encoder_layers=2), config, texts),
         (base, replace(spec, max_atom_tokens=23), config, texts),
         (base, tiny_spec("d2a", kv={"source": "none"}), config, texts),
+        (base, spec, replace(config, cache_atom_layers=True), texts),
         (base, spec, replace(config, max_answer_tokens=31), texts),
         (base, spec, replace(config, max_context_tokens=31), texts),
         (base, spec, replace(config, distill_top_k=31), texts),
