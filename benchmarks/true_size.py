@@ -34,7 +34,7 @@ from benchmarks.synthetic import DocumentShape, NotAsked, documents
 from models.base import FrozenBase, pick_device
 from training.bench.efficiency.bases import TINY_SPEC, random_base
 from training.build import Builder, Material
-from training.config import TrainConfig, load_config
+from training.config import TrainConfig, load_config, parse_overrides
 from training.loop import Trainer, num_parts
 from training.world import World
 
@@ -271,7 +271,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     options = parse(arguments)
-    overrides = {key: json.loads(value) for key, _, value in (text.partition("=") for text in options.set)}
+    overrides = parse_overrides(options.set)
     if options.context_tokens:
         overrides["max_context_tokens"] = options.context_tokens
     shape, held_out = replace(DocumentShape(), longest=options.longest), EVALUATED // 7

@@ -6,8 +6,9 @@ that recipe, then overrides: so that every model takes both recipes.
 
 from __future__ import annotations
 
+import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
@@ -225,6 +226,24 @@ def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
     """Return nested tables with those of `over` on top; a key that only `over` has is kept, to be refused by name."""
     nested = {k: _overlaid(under[k], v) for k, v in over.items() if isinstance(v, dict) and k in under}
     return {**under, **over, **nested}
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read `KEY=VALUE` pairs of a command line; a value that is no JSON is text.
+
+    Raises:
+        ConfigError: A pair without `=`.
+    """
+    overrides = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise ConfigError(f"--set must be KEY=VALUE, got {pair!r}")
+        try:
+            overrides[key] = json.loads(value)
+        except json.JSONDecodeError:
+            overrides[key] = value
+    return overrides
 
 
 def _from_dict(data: Mapping[str, Any], *, where: str) -> TrainConfig:

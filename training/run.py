@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.config import TrainConfig, load_config
+from training.config import TrainConfig, load_config, parse_overrides
 from training.corpus import Annotation
 
 if TYPE_CHECKING:
@@ -315,7 +315,6 @@ def main() -> None:
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="override, e.g. memory.num_memory_layers=18"
     )
     args = parser.parse_args()
-    overrides = {k: json.loads(v) for k, _, v in (s.partition("=") for s in args.set)}
     request = TrainRequest(
         config=args.config,
         recipe=args.recipe,
@@ -327,7 +326,7 @@ def main() -> None:
         base_path=args.base,
         resume=args.resume,
         tracker=args.tracker,
-        overrides=overrides,
+        overrides=parse_overrides(args.set),
     )
     train(request, on_event=lambda e: print(json.dumps(e), file=sys.stdout, flush=True))
 

@@ -7,7 +7,7 @@ import pytest
 
 from models.errors import ConfigError
 from models.presets import RECIPES, load_preset
-from training.config import LossWeights, TrainConfig, load_config
+from training.config import LossWeights, TrainConfig, load_config, parse_overrides
 from training.curriculum import LOSSES, Stage
 
 SHIPPED = sorted(
@@ -182,3 +182,16 @@ def test_an_unknown_name_says_what_to_pass():
 def test_an_unknown_override_is_refused():
     with pytest.raises(ConfigError, match="override: unknown key 'sead'"):
         TrainConfig().with_overrides({"sead": 1})
+
+
+def test_overrides_of_a_command_line_are_json_or_text():
+    pairs = ["seed=7", "feature_home=device", 'records="a.jsonl"', "memory.router.null_slot=false", "micro_batch=null"]
+    assert parse_overrides(pairs) == {
+        "seed": 7,
+        "feature_home": "device",
+        "records": "a.jsonl",
+        "memory.router.null_slot": False,
+        "micro_batch": None,
+    }
+    with pytest.raises(ConfigError, match="--set must be KEY=VALUE, got 'seed'"):
+        parse_overrides(["seed"])
