@@ -251,7 +251,7 @@ class Engine:
     def finish(
         self, started: Started, *, max_new_tokens: int, on_token: Callable[[str], None] | None = None
     ) -> tuple[str, int, float]:
-        """Generate the answer.
+        """Generate the answer; never the refusal under a memory whose gate decides alone.
 
         Args:
             on_token: Called with each new piece of text, whole characters only.
@@ -271,8 +271,11 @@ class Engine:
                 on_token(text[len(printed) :])
                 printed = text
 
+        start = started.start
+        if started.adapter is not None and self.spec.router.gate_alone:
+            start = start.answering(self.base.tokenizer)
         with attached(self.base, started.adapter):
-            [ids] = continue_greedily(self.base, started.start, max_new_tokens=max_new_tokens, on_token=stream)
+            [ids] = continue_greedily(self.base, start, max_new_tokens=max_new_tokens, on_token=stream)
         return self.base.tokenizer.decode(ids, skip_special_tokens=True).strip(), len(ids), first[0] if first else 0.0
 
     def _slots(self, tensors: Mapping[str, Sequence[Tensor]]) -> AtomSlots | None:

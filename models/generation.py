@@ -26,17 +26,21 @@ class Prefill:
         cache: Keys and values of the prompt.
         next_logits_BV: Logits of the first answer token.
         refusal_logprob_B: Log-probability that the answer begins with the refusal, summed over its tokens.
+        refuses_B: Whether the greedy answer begins with the refusal.
     """
 
     cache: DynamicCache
     mask_BL: Tensor
     next_logits_BV: Tensor
     refusal_logprob_B: Tensor
+    refuses_B: Tensor
 
-    def not_beginning_with(self, tokens: Sequence[int]) -> Prefill:
-        """Return the same prompt, whose answers may begin with any token but these."""
+    def answering(self, tokenizer: PreTrainedTokenizerBase) -> Prefill:
+        """Return the same prompts; what would be refused begins with the best token that cannot begin a refusal."""
+        if not self.refuses_B.any():
+            return self
         logits_BV = self.next_logits_BV.clone()
-        logits_BV[:, list(tokens)] = -torch.inf
+        logits_BV[self.refuses_B.nonzero(), list(refusal_beginnings(tokenizer))] = -torch.inf
         return replace(self, next_logits_BV=logits_BV)
 
 
@@ -53,9 +57,15 @@ def prefill(base: FrozenBase, prompts: Sequence[Sequence[int]], refusal: Sequenc
     out = base.decoder(input_ids=ids, attention_mask=mask, position_ids=_positions(mask), cache=cache, use_cache=True)
     # Contiguous, since a product with a slice copies the whole head; `logits_to_keep` of transformers does.
     logits = base.head(out.last_hidden_state[:, -keep:].contiguous())
-    logprob = logits[:, :-1].float().log_softmax(-1).gather(-1, probe_BP[..., None]).squeeze(-1).sum(-1)
+    logprob_BPV = logits[:, :-1].float().log_softmax(-1)
     cache.crop(-probe_BP.shape[1])
-    return Prefill(cache=cache, mask_BL=mask_BL, next_logits_BV=logits[:, 0].float(), refusal_logprob_B=logprob)
+    return Prefill(
+        cache=cache,
+        mask_BL=mask_BL,
+        next_logits_BV=logits[:, 0].float(),
+        refusal_logprob_B=logprob_BPV.gather(-1, probe_BP[..., None]).squeeze(-1).sum(-1),
+        refuses_B=(logprob_BPV.argmax(-1) == probe_BP).all(-1),
+    )
 
 
 @torch.no_grad()
@@ -102,9 +112,15 @@ def refusal_beginnings(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     A model that is kept from the refusal's own first token alone writes it with a capital, or behind a quote: so tokens
     without a letter or digit are among these too.
     """
-    texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=True)
-    words = ("".join(filter(str.isalnum, text)).casefold() for text in texts)
-    return tuple(i for i, word in enumerate(words) if REFUSAL.startswith(word))
+
+    def begins(text: str) -> bool:
+        return REFUSAL.startswith("".join(filter(str.isalnum, text)).casefold())
+
+    # Their ASCII characters, which stand for themselves in every vocabulary, rule out most tokens; decoding is slow.
+    ids = [i for token, i in tokenizer.get_vocab().items() if begins(token.encode("ascii", "ignore").decode())]
+    texts = tokenizer.batch_decode([[i] for i in ids], skip_special_tokens=True)
+    found = {i for i, text in zip(ids, texts, strict=True) if begins(text)}
+    return tuple(sorted(found | set(tokenizer.all_special_ids)))
 
 
 def _positions(mask_BL: Tensor) -> Tensor:

@@ -5,8 +5,9 @@
 Banks: `passage`, one a passage (K = 3), and `library`, one of all passages (K = 8); `passage@2` is the first with
 K = 2. `--limit` draws that many questions at random; banks stay complete. Rows that put text into the prompt:
 `+atoms`, `+document`. `shuffled` attaches another article's memory, and `shuffled-answering` the same one to a model
-that may not begin with the refusal. `--rows` with nothing behind it measures routing alone, which needs no language
-model unless the router has it read candidates.
+that may not begin with the refusal. Where the gate decides alone no memory may, and the column `may_refuse` is F1 as if
+it might. `--rows` with nothing behind it measures routing alone, which needs no language model unless the router has it
+read candidates.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Evaluation:
             replies = self.library.answer(asks, None, contexts=texts, max_new_tokens=self.max_new_tokens)
             return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
         if bank in ("shuffled", "shuffled-answering"):
-            return self._shuffled(asks, routed("shuffled"), may_refuse=bank == "shuffled")
+            return self._shuffled(asks, routed("shuffled"), may_refuse=None if bank == "shuffled" else False)
         if bank == "wrong-document":
             return self._wrong_document(asks, routed)
         route = routed(bank)
@@ -111,7 +112,7 @@ class Evaluation:
         )
         return [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
 
-    def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks, *, may_refuse: bool) -> list[dict[str, Any]]:
+    def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks, *, may_refuse: bool | None) -> list[dict[str, Any]]:
         """Give every question the memory that a question about another article would be given."""
         adapter = self.library.adapter(route)
         replies = self.library.answer(asks, adapter, max_new_tokens=self.max_new_tokens, may_refuse=may_refuse)
@@ -155,6 +156,8 @@ class Evaluation:
             "f1": token_f1(reply.text, question.answers),
             "em": exact_match(reply.text, question.answers),
         }
+        if reply.overruled:
+            result["overruled"] = True
         if route is not None:
             features = gate_features(
                 route.best_score_B[index],
@@ -208,12 +211,18 @@ def _gold_rank(scores: np.ndarray, gold: np.ndarray) -> int:
 
 
 def summarize(results: dict[str, list[dict[str, Any]]], threshold: float) -> dict[str, dict[str, float]]:
-    """Return percentages for each row: F1, exact match, top-1 and top-K of routing, and what the gate does."""
+    """Return percentages for each row: F1, exact match, top-1 and top-K of routing, and what the gate does.
+
+    `may_refuse` is F1 had the model kept the refusals in which it was overruled.
+    """
     table: dict[str, dict[str, float]] = {}
     for row, items in results.items():
         figures = {"n": len(items)}
         if not row.startswith("off-topic"):
             figures |= {"f1": _mean(i["f1"] for i in items), "em": _mean(i["em"] for i in items)}
+            if overruled := [i for i in items if i.get("overruled")]:
+                figures["may_refuse"] = figures["f1"] - 100 * sum(i["f1"] for i in overruled) / len(items)
+                figures["overruled"] = 100 * len(overruled) / len(items)
         if "answerability" in items[0]:
             refused = [i["answerability"] < threshold for i in items]
             figures["refused"] = _mean(map(float, refused))

@@ -17,7 +17,7 @@ from models.atoms import AnnotationRecord, Question
 from models.base import FrozenBase
 from models.composer import compose
 from models.encoder import text_features
-from models.generation import continue_greedily, prefill, refusal_beginnings
+from models.generation import continue_greedily, prefill
 from models.injection import ComposedAdapter, attached
 from models.lexical import LexicalIndex, best_rows
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
@@ -70,10 +70,16 @@ class RoutedAsks:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What the model said, and the log-probability that its answer begins with the refusal."""
+    """What the model said.
+
+    Args:
+        refusal_logprob: Log-probability that its answer begins with the refusal, nats.
+        overruled: It would have refused, and was kept from it.
+    """
 
     text: str
     refusal_logprob: float
+    overruled: bool = False
 
 
 class Library:
@@ -291,26 +297,30 @@ class Library:
         *,
         contexts: Sequence[str | None] | None = None,
         max_new_tokens: int = MAX_NEW_TOKENS,
-        may_refuse: bool = True,
+        may_refuse: bool | None = None,
     ) -> list[Reply]:
         """Answer greedily under an adapter composed for exactly these questions.
 
         Args:
-            may_refuse: False keeps every answer from beginning as the refusal does, in any spelling.
+            may_refuse: False keeps every answer from beginning with the refusal; None as the memory is used: a gate
+                that decides alone has the last word under an adapter.
         """
         tokenizer = self.base.tokenizer
+        if may_refuse is None:
+            may_refuse = adapter is None or not self.network.spec.router.gate_alone
         contexts = contexts or [None] * len(asks)
         prompts = [prompt_ids(tokenizer, a.question.question, c) for a, c in zip(asks, contexts, strict=True)]
         with attached(self.base, adapter):
             start = prefill(self.base, prompts, refusal_ids(tokenizer))
-            if not may_refuse:
-                start = start.not_beginning_with(refusal_beginnings(tokenizer))
+            begun = start if may_refuse else start.answering(tokenizer)
             ids = (
-                continue_greedily(self.base, start, max_new_tokens=max_new_tokens)
+                continue_greedily(self.base, begun, max_new_tokens=max_new_tokens)
                 if max_new_tokens
                 else [[] for _ in asks]
             )
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        logprobs, refuses = start.refusal_logprob_B.tolist(), start.refuses_B.tolist()
         return [
-            Reply(text=t.strip(), refusal_logprob=float(p)) for t, p in zip(texts, start.refusal_logprob_B, strict=True)
+            Reply(text=text.strip(), refusal_logprob=logprob, overruled=refused and not may_refuse)
+            for text, logprob, refused in zip(texts, logprobs, refuses, strict=True)
         ]

@@ -57,6 +57,8 @@ class RouterSpec:
         reranker: Name of the frozen cross-encoder of stage 2.
         max_rerank_tokens: Limit of a question-atom pair.
         num_read: The best candidates that the model reads one by one before K of them are composed; 0 reads none.
+        gate_alone: The gate alone decides what is refused: what it lets through is answered, even where the model
+            would begin with the refusal. The gate weighs that refusal too, and knows at which price.
     """
 
     num_candidates: int = 32
@@ -67,6 +69,7 @@ class RouterSpec:
     reranker: str = "BAAI/bge-reranker-base"
     max_rerank_tokens: int = 192
     num_read: int = 0
+    gate_alone: bool = False
 
     def __post_init__(self) -> None:
         _check_fields("memory.router", self)

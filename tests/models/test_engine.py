@@ -1,6 +1,7 @@
 """The engine: compiled tensors, two stores with one answer, routing by hand, and streamed greedy answers."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tests.models.worlds import GATE
 TEXTS = ["Otters live in lake Tor.", "Ilse Kant was born in Marn.", "Marn burned.", "Hens sleep at night.", "Zinc"]
 SPECS = {
     "d2a": tiny_spec("d2a"),
+    "d2a in int8": tiny_spec("d2a", kv={"store": "int8"}),
     "d2a concat": tiny_spec("d2a", composition="concat"),
     "paper": tiny_spec("paper"),
     "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),
@@ -197,6 +199,25 @@ def test_the_streamed_answer_is_greedy_under_the_attached_memory(family):
     assert text == base.tokenizer.decode(expected, skip_special_tokens=True).strip()
     assert "".join(pieces).strip() == text
     assert num_tokens == len(expected) and first_s > 0
+
+
+@pytest.mark.parametrize("gate_alone", [False, True])
+def test_only_a_gate_that_decides_alone_overrules_the_models_refusal(monkeypatch, gate_alone):
+    engine = engine_of("llama")
+    spec = replace(engine.spec, router=replace(engine.spec.router, gate_alone=gate_alone))
+    monkeypatch.setattr(engine, "spec", spec)
+    adapter = adapter_of(engine)
+    said, _, _ = engine.finish(engine.start(QUESTION, adapter), max_new_tokens=1)
+    best = int(engine.start(QUESTION, adapter).start.next_logits_BV.argmax())
+    monkeypatch.setattr("models.engine.refusal_ids", lambda _: [best])  # as if it would refuse
+    monkeypatch.setattr("models.generation.refusal_beginnings", lambda _: (best,))
+    kept, _, _ = engine.finish(engine.start(QUESTION, adapter), max_new_tokens=1)
+    assert (kept == said) != gate_alone
+    bare = engine.start(QUESTION, None)
+    best = int(bare.start.next_logits_BV.argmax())
+    monkeypatch.setattr("models.engine.refusal_ids", lambda _: [best])
+    again, _, _ = engine.finish(engine.start(QUESTION, None), max_new_tokens=1)
+    assert again == engine.base.tokenizer.decode([best], skip_special_tokens=True).strip()  # the base may always
 
 
 @pytest.mark.parametrize("family", FAMILIES)

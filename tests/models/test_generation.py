@@ -126,21 +126,33 @@ def test_tokens_are_streamed_as_they_come() -> None:
     assert len(answer) == 4
 
 
-def test_an_answer_that_may_not_begin_with_a_token_begins_with_the_next_best_and_goes_on_greedily() -> None:
+def test_only_what_would_be_refused_begins_otherwise_and_goes_on_greedily(monkeypatch) -> None:
     base = tiny_base(FAMILIES[0])
-    start = _read(base, PROMPTS[:1])
+    refusal = _uncached(base, PROMPTS[0])[:2]  # as if the first answer were a refusal
+    start = prefill(base, PROMPTS[:2], refusal)
+    assert start.refuses_B.tolist() == [True, False]
     best, second = start.next_logits_BV[0].topk(2).indices.tolist()
-    (answer,) = continue_greedily(base, start.not_beginning_with([best]), max_new_tokens=3)
-    assert answer == [second, *_uncached(base, [*PROMPTS[0], second])[:2]]
-    assert int(start.next_logits_BV.argmax()) == best  # the prompt itself is as it was
+    monkeypatch.setattr("models.generation.refusal_beginnings", lambda _: (best, int(start.next_logits_BV[1].argmax())))
+    forced, free = continue_greedily(base, start.answering(base.tokenizer), max_new_tokens=3)
+    assert forced == [second, *_uncached(base, [*PROMPTS[0], second])[:2]]
+    assert free == _uncached(base, PROMPTS[1])[:3]
+    assert int(start.next_logits_BV[0].argmax()) == best  # the prompt itself is as it was
+
+
+def test_an_answer_that_only_begins_like_the_refusal_is_none() -> None:
+    base = tiny_base(FAMILIES[0])
+    first, second = _uncached(base, PROMPTS[0])[:2]
+    assert not prefill(base, PROMPTS[:1], [first, second + 1]).refuses_B.item()
 
 
 def test_whatever_begins_a_refusal_is_found_in_any_spelling_and_nothing_else() -> None:
     tokens = [" un", "Un", "UNANSWER", "unanswerable", "under", "answerable", "7", ' "', "\u00b6", "<end>"]
 
     class Tokenizer:
-        def __len__(self) -> int:
-            return len(tokens)
+        all_special_ids = (9,)
+
+        def get_vocab(self) -> dict[str, int]:
+            return {token.replace(" ", "\u0120"): i for i, token in enumerate(tokens)}
 
         def batch_decode(self, ids: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
             return ["" if skip_special_tokens and i == 9 else tokens[i] for (i,) in ids]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from models.generation import prefill
+from models.injection import attached
 from models.prompts import prompt_ids
 from models.router import AnswerabilityGate
 from tests.models.tiny import tiny_network
@@ -86,7 +87,7 @@ def test_both_shuffled_rows_attach_the_same_memory_and_only_one_lets_the_model_r
     evaluation.run(answerable(evaluation.library)[:4], ["shuffled", "shuffled-answering"])
     first, second = seen["rows"]
     assert first == second and all(first)
-    assert seen["may_refuse"] == [True, False]
+    assert seen["may_refuse"] == [None, False]
 
 
 def test_a_reply_that_may_not_refuse_begins_otherwise(evaluation, monkeypatch):
@@ -94,10 +95,36 @@ def test_a_reply_that_may_not_refuse_begins_otherwise(evaluation, monkeypatch):
     ask = answerable(library)[0]
     tokenizer = library.base.tokenizer
     best = int(prefill(library.base, [prompt_ids(tokenizer, ask.question.question)], [0]).next_logits_BV.argmax())
-    monkeypatch.setattr("training.library.refusal_beginnings", lambda _: [best])  # as if it would refuse
+    monkeypatch.setattr("training.library.refusal_ids", lambda _: [best])  # as if it would refuse
+    monkeypatch.setattr("models.generation.refusal_beginnings", lambda _: (best,))
     refusal = tokenizer.decode([best]).strip()
-    replies = [library.answer([ask], None, max_new_tokens=1, may_refuse=may)[0].text for may in (True, False)]
-    assert refusal and replies[0] == refusal != replies[1]
+    free, kept = (library.answer([ask], None, max_new_tokens=1, may_refuse=may)[0] for may in (True, False))
+    assert refusal and free.text == refusal != kept.text
+    assert (free.overruled, kept.overruled) == (False, True)
+
+
+@pytest.mark.parametrize("gate_alone", [False, True])
+def test_a_gate_that_decides_alone_overrules_the_memory_and_never_the_bare_base(evaluation, monkeypatch, gate_alone):
+    library = evaluation.library
+    router = replace(library.network.spec.router, gate_alone=gate_alone)
+    monkeypatch.setattr(library.network, "spec", replace(library.network.spec, router=router))
+    ask = answerable(library)[0]
+    adapter = library.adapter(library.gold_route([ask]))
+    monkeypatch.setattr("models.generation.refusal_beginnings", lambda _: (0,))
+    for given, expected in ((adapter, gate_alone), (None, False)):
+        with attached(library.base, given):
+            prompt = prompt_ids(library.base.tokenizer, ask.question.question)
+            best = int(prefill(library.base, [prompt], [0]).next_logits_BV.argmax())
+        monkeypatch.setattr("training.library.refusal_ids", lambda _, best=best: [best])
+        (reply,) = library.answer([ask], given, max_new_tokens=1)
+        assert reply.overruled == expected
+
+
+def test_the_table_says_what_f1_would_be_had_the_model_kept_its_refusals():
+    rows = [{"f1": 1.0, "em": 1.0}, {"f1": 0.5, "em": 0.0, "overruled": True}]
+    figures = summarize({"gold": rows}, 0.5)["gold"]
+    # (1.0 + 0.5) / 2 as used; (1.0 + 0) / 2 with the refusal; one of two was overruled.
+    assert (figures["f1"], figures["may_refuse"], figures["overruled"]) == (75.0, 50.0, 50.0)
 
 
 @pytest.mark.parametrize(("threshold", "expected"), [(0.0, ["memory"] * 2), (1.0, ["base"] * 2)])

@@ -29,6 +29,7 @@ class Reply:
     Args:
         text: What the model says, whatever the gate does.
         refused: The gate refuses.
+        overruled: The model would have refused, and was kept from it.
         is_routed: Atoms were chosen for it.
         gold_rank: Rank of the best gold atom among those that were routed with weight.
         error: One line; nothing else holds then.
@@ -38,6 +39,7 @@ class Reply:
     refusal_logprob: float | None = None
     answerability: float | None = None
     refused: bool = False
+    overruled: bool = False
     is_routed: bool = False
     gold_rank: int | None = None
     error: str | None = None
@@ -100,12 +102,13 @@ class Answerer:
     ) -> dict[int, Reply]:
         """Answer some places; out of memory halves them, another failure takes them one by one."""
         try:
-            answers, logprobs = decode(
+            decoded = decode(
                 self.base,
                 [prompts[place] for place in places],
                 given.adapter(places),
                 refusal=self._refusal,
                 max_new_tokens=self.prompts.max_new_tokens,
+                may_refuse=given.may_refuse,
             )
         except Exception as error:
             if len(places) == 1:
@@ -114,9 +117,9 @@ class Answerer:
             if isinstance(error, torch.OutOfMemoryError):
                 size = (len(places) + 1) // 2
         else:
-            texts = self.base.tokenizer.batch_decode(answers, skip_special_tokens=True)
-            found = zip(places, texts, logprobs, strict=True)
-            return {place: self._reply(bank, rows, given, place, text.strip(), p) for place, text, p in found}
+            texts = self.base.tokenizer.batch_decode(decoded.ids, skip_special_tokens=True)
+            found = zip(places, texts, decoded.refusal_logprob, decoded.refuses, strict=True)
+            return {place: self._reply(bank, rows, given, place, t.strip(), p, r) for place, t, p, r in found}
         # Outside of the handler, whose traceback would keep the batch's tensors.
         logger.warning("a batch of %d failed, retrying by %d", len(places), size)
         if torch.cuda.is_available():
@@ -127,16 +130,25 @@ class Answerer:
         return replies
 
     def _reply(
-        self, bank: SuiteBank, rows: Sequence[int], given: Given, place: int, text: str, logprob: float
+        self,
+        bank: SuiteBank,
+        rows: Sequence[int],
+        given: Given,
+        place: int,
+        text: str,
+        logprob: float,
+        refuses: bool,
     ) -> Reply:
+        overruled = refuses and not given.may_refuse
         if given.routed is None:
-            return Reply(text=text, refusal_logprob=logprob)
+            return Reply(text=text, refusal_logprob=logprob, overruled=overruled)
         sure = self._answerability(given, place, logprob) if given.gated and self.gate else None
         return Reply(
             text=text,
             refusal_logprob=logprob,
             answerability=sure,
             refused=sure is not None and sure < self.gate.threshold,
+            overruled=overruled,
             is_routed=True,
             gold_rank=_gold_rank(given, place, bank.asks[rows[place]].gold),
         )

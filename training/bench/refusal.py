@@ -60,17 +60,17 @@ def generated(row: Row) -> tuple[str, float]:
 def reply(row: Row, refuser: str) -> tuple[bool, str, float]:
     """Return whether `refuser` refuses, the text that the user would read, and its F1 against the references.
 
-    Under `gate` a model that refuses in words has given a wrong answer: only the gate may refuse. A row that failed
-    is no refusal.
+    Under `gate` a model that refuses in words has given a wrong answer: only the gate may refuse. Under the others a
+    model whose refusal was overruled (the gate decides alone) has refused. A row that failed is no refusal.
     """
     if row.error:
         return False, "", 0.0
     text, f1 = generated(row)
     if refuser != "generation" and row.refused_by == "gate":
         return True, REFUSAL, 0.0
-    refuses = says_no(text)
     if refuser == "gate":
-        return False, "" if refuses else text, 0.0 if refuses else f1
+        return False, "" if says_no(text) else text, 0.0 if says_no(text) else f1
+    refuses = says_no(text) or "overruled" in row.extra
     return refuses, REFUSAL if refuses else text, 0.0 if refuses else f1
 
 
@@ -190,7 +190,7 @@ def operating_curve(rows: Sequence[Row]) -> Points:
 
 
 def operating_point(rows: Sequence[Row]) -> tuple[float, float] | None:
-    """Return (share of questions without an answer refused, answerable F1) of a system with all its refusers."""
-    unanswered = [reply(row, "both")[0] for row in rows if row.kind != ANSWERABLE]
-    answered = [answerable_f1(row, "both") for row in rows if row.kind == ANSWERABLE]
+    """Return (share of questions without an answer refused, answerable F1) of a system as it is used."""
+    unanswered = [row.refused_by is not None for row in rows if row.kind != ANSWERABLE]
+    answered = [0.0 if row.refused_by else row.scores["f1"] for row in rows if row.kind == ANSWERABLE]
     return (fmean(unanswered), fmean(answered)) if unanswered and answered else None

@@ -23,6 +23,8 @@ def row_of(suite: Suite, system: str, sample: Sample, reply: Reply, *, bm25_rank
     extra: dict[str, Any] = {}
     if reply.refused:
         extra["ungated"] = {"prediction": reply.text, "scores": _rounded(score(suite.metric, reply.text, sample))}
+    if reply.overruled:
+        extra["overruled"] = True
     if reply.is_routed:
         extra["bm25_rank"] = bm25_rank
     by_model = "model" if not reply.error and says_no(prediction) else None

@@ -35,7 +35,7 @@ def test_answers_are_those_of_the_products_generation_though_rows_leave_the_batc
     ending_apart(base, adapter, monkeypatch)
     expected, logprobs = plain(base, PROMPTS, adapter, 12)
     assert len({len(answer) for answer in expected}) > 1, "all answers end together"
-    answers, found = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=12)
+    answers, found, _ = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=12)
     assert answers == expected
     assert found == pytest.approx(logprobs, abs=1e-4)
 
@@ -48,6 +48,19 @@ def test_an_adapter_that_broadcasts_stays_while_rows_leave(monkeypatch):
     one = bank.library.adapter(taken(routed, [2]))
     ending_apart(base, one, monkeypatch)
     assert decode(base, PROMPTS, one, refusal=[20], max_new_tokens=9)[0] == plain(base, PROMPTS, one, 9)[0]
+
+
+def test_what_would_be_refused_is_told_and_begins_otherwise_where_it_may_not(monkeypatch):
+    base = tiny_base("llama")
+    free = decode(base, PROMPTS, None, refusal=[20], max_new_tokens=4).ids
+    refusal = free[0][:2]  # as if the first answer were a refusal
+    monkeypatch.setattr("models.generation.refusal_beginnings", lambda _: (refusal[0],))
+    refused, kept = (
+        decode(base, PROMPTS, None, refusal=refusal, max_new_tokens=4, may_refuse=m) for m in (True, False)
+    )
+    assert refused.ids == free and refused.refuses == kept.refuses == [ids[:2] == refusal for ids in free]
+    changed = [a != b for a, b in zip(free, kept.ids, strict=True)]
+    assert changed == refused.refuses and not all(changed)
 
 
 def test_layers_still_share_a_bias_and_so_a_mask_when_rows_have_left():
@@ -63,7 +76,7 @@ def test_layers_still_share_a_bias_and_so_a_mask_when_rows_have_left():
 
 def test_an_answer_stops_at_the_limit_of_tokens():
     base = tiny_base("llama")
-    answers, _ = decode(base, PROMPTS, None, refusal=[20], max_new_tokens=3)
+    answers, *_ = decode(base, PROMPTS, None, refusal=[20], max_new_tokens=3)
     assert max(map(len, answers)) == 3
 
 

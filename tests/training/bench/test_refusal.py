@@ -25,11 +25,12 @@ ANSWERABLE = [
     row("a3", 0.0, answerability=0.3, refusal_logprob=-4.0, ungated=("Lisbon", 1.0)),
     row("a4", 0.0, answerability=0.7, refusal_logprob=-0.1, prediction="unanswerable", refused_by="model"),
 ]
+MODEL_REFUSED = {"refused_by": "model", "kind": "off_topic"}
 OFF_TOPIC = [
     row("u1", 0.0, answerability=0.1, refusal_logprob=-2.0, ungated=("Rome", 0.0), kind="off_topic"),
     row("u2", 0.0, answerability=0.4, refusal_logprob=-0.2, ungated=("unanswerable", 0.0), kind="off_topic"),
     row("u3", 0.0, answerability=0.8, refusal_logprob=-6.0, prediction="Oslo", kind="off_topic"),
-    row("u4", 0.0, answerability=0.55, refusal_logprob=-0.3, prediction="Unanswerable.", kind="off_topic"),
+    row("u4", 0.0, answerability=0.55, refusal_logprob=-0.3, prediction="Unanswerable.", **MODEL_REFUSED),
 ]
 ROWS = [*ANSWERABLE, *OFF_TOPIC]
 
@@ -105,6 +106,19 @@ def test_a_system_without_a_gate_refuses_in_words_alone():
     assert list(found["refusers"]) == ["generation"] and found["auroc"] == {} and "aurc" not in found
     assert found["refusers"]["generation"]["by_kind"] == {"human": 0.0, "probe": 1.0}
     assert operating_curve(rows) == [] and risk_coverage(rows) == []
+
+
+def test_a_refusal_that_was_overruled_counts_where_the_model_may_refuse_and_the_answer_where_the_gate_decides():
+    rows = [
+        row("a", 1.0, answerability=0.9, extra={"overruled": True}),
+        row("b", 0.5, answerability=0.9),
+        row("u", 0.0, answerability=0.6, prediction="Oslo", extra={"overruled": True}, kind="human"),
+    ]
+    found = summarize(rows)["refusers"]
+    assert {who: f["answerable_f1"] for who, f in found.items()} == {"gate": 0.75, "generation": 0.25, "both": 0.25}
+    assert {who: f["refusal_f1"] for who, f in found.items()} == {"gate": 0.0, "generation": 1.0, "both": 1.0}
+    # As it is used: nothing is refused, whatever the model would.
+    assert operating_point(rows) == (0.0, 0.75)
 
 
 def test_refusal_is_scored_by_words_as_the_paper_does():

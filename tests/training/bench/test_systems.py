@@ -52,6 +52,15 @@ def test_doc2atom_gives_what_the_library_composes(base, network, bank):
     same(given.adapter([3, 1]), bank.library.adapter(taken(bank.route(ROWS), [3, 1])))
 
 
+def test_where_the_gate_decides_alone_no_memory_may_refuse_and_the_base_may(base, network, bank, monkeypatch):
+    memories = ("doc2atom", "gold-atoms", "shuffled-document", "doc2atom+atoms")
+    systems = {name: built(name, base, network) for name in (*memories, "base+ctx")}
+    assert all(system.give(bank, ROWS).may_refuse for system in systems.values())
+    router = replace(network.spec.router, gate_alone=True)
+    monkeypatch.setattr(bank.library.network, "spec", replace(network.spec, router=router))
+    assert {name for name, system in systems.items() if system.give(bank, ROWS).may_refuse} == {"base+ctx"}
+
+
 def test_text_beside_the_memory_is_its_atoms_or_the_document(base, network, bank):
     atoms = built("doc2atom+atoms", base, network).give(bank, ROWS)
     document = built("doc2atom+ctx", base, network).give(bank, ROWS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,6 +77,20 @@ def batches(lengths: Sequence[int], limits: BatchLimits) -> Iterator[list[int]]:
         yield batch
 
 
+class Decoded(NamedTuple):
+    """One entry a prompt.
+
+    Args:
+        ids: Tokens of the answer, without its end.
+        refusal_logprob: Log-probability that it begins with the refusal, nats.
+        refuses: Left to itself, the model would refuse.
+    """
+
+    ids: list[list[int]]
+    refusal_logprob: list[float]
+    refuses: list[bool]
+
+
 @torch.no_grad()
 def decode(
     base: FrozenBase,
@@ -84,15 +99,19 @@ def decode(
     *,
     refusal: Sequence[int],
     max_new_tokens: int,
-) -> tuple[list[list[int]], list[float]]:
+    may_refuse: bool = True,
+) -> Decoded:
     """Answer prompts greedily.
 
-    Returns:
-        Token ids of each answer without its end, and the log-probability that it begins with `refusal`.
+    Args:
+        refusal: Token ids with which a refusal begins.
+        may_refuse: False lets what would be refused begin otherwise.
     """
     with attached(base, adapter):
         start = prefill(base, prompts, refusal)
-    return _continue(base, start, adapter, max_new_tokens), start.refusal_logprob_B.tolist()
+    begun = start if may_refuse else start.answering(base.tokenizer)
+    ids = _continue(base, begun, adapter, max_new_tokens)
+    return Decoded(ids, start.refusal_logprob_B.tolist(), start.refuses_B.tolist())
 
 
 class _Answers:

@@ -53,6 +53,7 @@ class Memory:
             adapter=partial(self._adapter, bank, routed),
             routed=None if self.routing == "strange" else routed,
             gated=own,
+            may_refuse=not bank.library.network.spec.router.gate_alone,
             # Slots of an atom take about as much memory as that many tokens of a prompt.
             weights=[bank.top_k * bank.library.network.spec.max_atom_tokens] * len(rows),
         )

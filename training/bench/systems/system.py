@@ -30,6 +30,7 @@ class Given:
         adapter: Makes the adapter of some of the questions, by their places among these.
         routed: What the questions were routed to, where that is so.
         gated: The gate judges the routing, and may refuse.
+        may_refuse: The model may, too; else what it would refuse begins otherwise.
         weights: Tokens of a prompt that an adapter takes as much memory as, one a question.
     """
 
@@ -37,6 +38,7 @@ class Given:
     adapter: MakeAdapter = no_adapter
     routed: RoutedAsks | None = None
     gated: bool = False
+    may_refuse: bool = True
     weights: Sequence[int] | None = None
 
 
