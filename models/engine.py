@@ -7,6 +7,7 @@ tensors and text. `models.memory` puts it together with a bank.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,9 @@ from models.prompts import prompt_ids, refusal_ids
 from models.reading import refusal_of_each
 from models.reranker import CrossEncoder, find_reranker
 from models.router import AnswerabilityGate, atom_metadata, gate_features
+from models.shards import ragged
 from models.stacked import BySite
+from models.stored_states import load_states, store_states
 
 COMPILE_CHUNK = 64
 REPLACEMENT = "\ufffd"
@@ -114,22 +117,25 @@ class Engine:
             on_progress: Called with the number of atoms done.
 
         Returns:
-            Keys, float32 `[N, E]`, and the shard: `latent` `[N, Z]`, ragged `entry` states in bfloat16 where micro-KV
-            reads tokens, and for `full` one `a.<layer>.<module>`, `b.<layer>.<module>` a site and `mask`.
+            Keys, float32 `[N, E]`, and the shard: `latent` `[N, Z]`; where micro-KV reads tokens, their states as
+            `models.stored_states` keeps them, ragged; and for `full` one `a.<layer>.<module>`, `b.<layer>.<module>` a
+            site and `mask`.
         """
-        keys, latents, entry = [], [], []
+        keys, latents, lengths = [], [], []
+        states: dict[str, list[Tensor]] = defaultdict(list)
         for begin in range(0, len(atoms), COMPILE_CHUNK):
             texts = [a.content for a in atoms[begin : begin + COMPILE_CHUNK]]
             features = text_features(self.base, self.spec, texts, with_entry=self.spec.kv.source == "tokens")
             key_NE, latent_NZ = self.network.compile_atoms(features.pooled_ND)
             keys.append(key_NE.cpu())
             latents.append(latent_NZ.cpu())
-            entry += [e.to("cpu", torch.bfloat16) for e in features.entry]
+            if features.entry:
+                lengths += map(len, features.entry)
+                for name, tensor in store_states(torch.cat(features.entry), self.spec.kv.store).items():
+                    states[name].append(tensor.cpu())
             on_progress(min(len(atoms), begin + COMPILE_CHUNK))
         shard = {"latent": torch.cat(latents)}
-        if entry:
-            shard["entry"] = torch.cat(entry)
-            shard["entry.offsets"] = torch.tensor([0, *map(len, entry)]).cumsum(0)
+        shard |= ragged({name: torch.cat(parts) for name, parts in states.items()}, lengths)
         if store == "full":
             shard |= self._materialised(shard["latent"])
         return torch.cat(keys).numpy(), shard
@@ -280,7 +286,7 @@ class Engine:
 
     def _slots(self, tensors: Mapping[str, Sequence[Tensor]]) -> AtomSlots | None:
         if self.spec.kv.source == "tokens":
-            return token_slots(self.base, self.network.compiler, *pad_entry(self.base, tensors["entry"]))
+            return token_slots(self.base, self.network.compiler, *pad_entry(self.base, load_states(tensors)))
         if self.spec.kv.source == "latent":
             latent_UZ = torch.stack(list(tensors["latent"])).to(self.base.device)
             return latent_slots(self.base, self.network.compiler, latent_UZ)

@@ -341,7 +341,7 @@ class DocumentMemory:
             recipe=meta.spec.recipe,
             store=self.config.store or (stored.store if stored else "compact"),
             key_dim=meta.spec.d_key,
-            kv_store={"tokens": "entry", "latent": "latent", "none": "none"}[meta.spec.kv.source],
+            kv_store=meta.spec.kv.kept_as,
         )
 
     def _context(self, bank: Bank, chosen: Sequence[StoredAtom], routed: RoutedRows) -> str | None:

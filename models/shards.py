@@ -42,6 +42,18 @@ def num_rows(tensors: Mapping[str, Tensor]) -> int:
     return next(iter(counts.values()))
 
 
+def ragged(tensors: Mapping[str, Tensor], lengths: Sequence[int]) -> dict[str, Tensor]:
+    """Return tensors that hold the rows of all atoms, together with their offsets.
+
+    Args:
+        lengths: Rows of each atom, the same in all tensors.
+    """
+    import torch
+
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    return {**tensors, **{name + OFFSETS: offsets.clone() for name in tensors}}
+
+
 def write_shard(path: Path, tensors: Mapping[str, Tensor]) -> int:
     """Write a shard so that the name never stands for a half-written file.
 

@@ -25,6 +25,7 @@ from models.network import MemoryNetwork
 from models.prompts import prompt_ids, refusal_ids
 from models.reading import refusal_of_each
 from models.router import MASKED_SCORE, atom_metadata
+from models.stored_states import as_stored
 
 MAX_NEW_TOKENS = 32
 READ_PAIRS = 256  # questions with an atom each that are read at once
@@ -279,9 +280,8 @@ class Library:
     def _states(self, rows: Sequence[int]) -> list[Tensor]:
         missing = [r for r in rows if r not in self._entry]
         if missing:
-            states = text_features(
-                self.base, self.network.spec, [self.texts[r] for r in missing], with_entry=True
-            ).entry
+            spec, texts = self.network.spec, [self.texts[r] for r in missing]
+            states = as_stored(text_features(self.base, spec, texts, with_entry=True).entry, spec.kv.store)
             self._entry.update(zip(missing, (s.clone() for s in states), strict=True))
         return [self._entry[r] for r in rows]
 

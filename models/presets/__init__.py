@@ -31,18 +31,29 @@ class KVSpec:
             weight of 0 removes them exactly; `values` multiplies the values, as published.
         depth: Whose token states make the keys and values: `layer`, the states entering each memory layer;
             `entry`, the states entering the first one, for all layers.
+        store: How a bank keeps the token states of `tokens`: `bfloat16`, or `int8` in about half of the room, with
+            one scale a block of 64 channels.
     """
 
     source: str = "none"
     num_slots: int = 96
     scale: str = "values"
     depth: str = "layer"
+    store: str = "bfloat16"
 
     def __post_init__(self) -> None:
         _choice("memory.kv", "source", self.source, ("none", "latent", "tokens"))
         _choice("memory.kv", "scale", self.scale, ("logits", "values"))
         _choice("memory.kv", "depth", self.depth, ("layer", "entry"))
+        _choice("memory.kv", "store", self.store, ("bfloat16", "int8"))
         _check_fields("memory.kv", self)
+
+    @property
+    def kept_as(self) -> str:
+        """What a bank keeps of an atom's micro-KV, as its identity names it."""
+        if self.source != "tokens":
+            return self.source
+        return "entry" if self.store == "bfloat16" else f"entry-{self.store}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Checkpoints: what was saved comes back, identity covers all that matters, and damage is refused in one line."""
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_the_fingerprint_covers_weights_shape_gate_and_base(folder: Path, base: 
 def test_the_fingerprint_does_not_depend_on_folder_or_notes(folder: Path, base: FrozenBase, tmp_path: Path) -> None:
     again = _save(tmp_path / "elsewhere", base, training={"note": "the same weights"})
     assert read_meta(again).fingerprint == read_meta(folder).fingerprint
+
+
+def test_a_description_from_before_there_was_a_choice_of_store_stays_the_same_memory(folder: Path) -> None:
+    spec = json.loads((folder / "memory.json").read_text())["spec"]
+    del spec["kv"]["store"]
+    _edit(folder, spec=spec)
+    meta = read_meta(folder)
+    assert meta.spec == tiny_spec() and meta.spec.kv.store == "bfloat16"
+    # Banks know a memory by this: over the description as it stands in the file, without the new default.
+    identity = {"preset": "tiny", "spec": spec, "base_fingerprint": meta.base_fingerprint, "gate": GATE}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
+    digest.update(hashlib.sha256((folder / "memory-00001-of-00001.safetensors").read_bytes()).digest())
+    assert meta.fingerprint == digest.hexdigest()[:16]
 
 
 def test_another_base_is_refused_with_both_names(folder: Path, base: FrozenBase) -> None:

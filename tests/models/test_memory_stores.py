@@ -1,5 +1,7 @@
 """`DocumentMemory` on disk: compact and full stores, banks of another checkpoint, rebuilding, and export to PEFT."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,31 @@ def test_a_bank_of_another_checkpoint_is_refused_with_the_command(memory, tmp_pa
         with pytest.raises(BankError, match=r"differs in checkpoint_fingerprint: it was made with tiny .*--rebuild"):
             use()
     assert [d.title for d in other.documents()] == [d.title for d in memory.documents()]
+
+
+def stored_in_int8(memory: DocumentMemory, tmp_path: Path) -> DocumentMemory:
+    """Return a memory over the same bank whose checkpoint differs in nothing but how it stores states."""
+    folder = tmp_path / "int8"
+    shutil.copytree(memory.config.checkpoint, folder)
+    meta = json.loads((folder / "memory.json").read_text("utf-8"))
+    meta["spec"]["kv"]["store"] = "int8"
+    (folder / "memory.json").write_text(json.dumps(meta), "utf-8")
+    return changed(memory, checkpoint=folder)
+
+
+def test_a_bank_of_states_in_another_format_is_refused_until_it_is_rebuilt(memory, tmp_path):
+    other = stored_in_int8(memory, tmp_path)
+    with pytest.raises(BankError, match=r"differs in .*kv_store: .*micro-KV entry\).*micro-KV entry-int8\).*--rebuild"):
+        other.ask(QUESTION)
+    before, [wide] = memory.ask(QUESTION), shards_of(memory, "zoo.txt")
+    other.rebuild()
+    [narrow] = shards_of(other, "zoo.txt")
+    assert (wide.dtype, narrow.dtype) == (torch.bfloat16, torch.int8)
+    assert other.ask(QUESTION).text == before.text
+
+
+def shards_of(memory: DocumentMemory, ref: str) -> list[torch.Tensor]:
+    return memory._open_both()[0].load_shard_rows([memory.atoms(ref)[0].uid])["entry"]
 
 
 def test_rebuilding_makes_the_bank_the_new_checkpoints_and_keeps_everything_else(memory, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import ConfigError
-from models.presets import MemorySpec, load_preset, shipped_presets
+from models.presets import KVSpec, MemorySpec, load_preset, shipped_presets
 
 CUSTOM = """
 name = "mine"
@@ -75,7 +75,7 @@ def test_the_paper_recipe_carries_the_published_table(name: str) -> None:
         "max_atom_tokens": 96,  # "atom texts truncated to 96 tokens"
         "target_modules": ["q_proj", "v_proj", "o_proj", "down_proj"],
         # Optional in the paper, and not said to be on.
-        "kv": {"source": "none", "num_slots": 96, "scale": "values", "depth": "layer"},
+        "kv": {"source": "none", "num_slots": 96, "scale": "values", "depth": "layer", "store": "bfloat16"},
         "router": {
             "num_candidates": 32,  # "Stage-1 top-K1"
             "top_k": 8,  # "final selection of K = 8"
@@ -103,6 +103,13 @@ def test_the_d2a_recipe_is_what_the_design_says(name: str) -> None:
     assert spec.router.null_slot == (name != "smollm2")  # measured to be worse there: docs/LOG.md
     assert spec.router.lexical
     assert spec.kv.num_slots >= spec.max_atom_tokens  # no atom is cut twice
+
+
+def test_a_bank_is_named_after_what_it_keeps_of_micro_kv() -> None:
+    kinds = [("none", "int8"), ("latent", "int8"), ("tokens", "bfloat16"), ("tokens", "int8")]
+    # Banks written before there was a choice call their bfloat16 states `entry`.
+    assert [KVSpec(source=s, store=k).kept_as for s, k in kinds] == ["none", "latent", "entry", "entry-int8"]
+    assert load_preset("smollm2").spec("d2a").kv.kept_as == "entry-int8"
 
 
 def test_the_shipped_memory_stays_within_its_budget() -> None:
@@ -138,6 +145,7 @@ def test_a_preset_may_be_a_toml_file(tmp_path: Path) -> None:
         ('source = "tokens"', 'source = "tape"', "source must be one of none, latent, tokens, got 'tape'"),
         ('source = "tokens"', 'scale = "keys"', "scale must be one of logits, values, got 'keys'"),
         ('source = "tokens"', 'depth = "all"', "depth must be one of layer, entry, got 'all'"),
+        ('source = "tokens"', 'store = "int4"', "store must be one of bfloat16, int8, got 'int4'"),
         ('source = "tokens"', "num_slots = 0", "num_slots must be at least 1, got 0"),
         ("null_slot = true", "top_k = 0", "top_k must be at least 1, got 0"),
         ("null_slot = true", "num_candidates = -1", "num_candidates must be at least 1, got -1"),

@@ -55,6 +55,8 @@ def product(tmp_path, family, recipe, **changes):
     [
         *((f, "d2a", "compact", 0) for f in FAMILIES),
         ("llama", "d2a", "compact", 11),
+        ("gemma2", "d2a in int8", "compact", 0),
+        ("qwen3", "d2a in int8", "full", 11),
         ("qwen3", "d2a", "full", 11),
         ("llama", "paper", "full", 9),
         ("llama", "paper", "compact", 0),
@@ -82,16 +84,29 @@ def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe,
             for row, w in zip(routed.row_BK[i].tolist(), routed.log_weight_BK[i].exp().tolist(), strict=True)
         }
         theirs = {a.uid: a.weight for a in answer.atoms if a.selected}
-        # The bank keeps token states in bfloat16, which what is read depends on; without them everything is exact.
-        exact = recipe != "d2a"
-        assert ours == pytest.approx(theirs, abs=1e-5 if exact or not num_read else 5e-3)
+        # Both round token states alike, but another batch may move one over the edge between two values.
+        exact = not recipe.startswith("d2a")
+        assert ours == pytest.approx(theirs, abs=1e-5 if exact or not num_read else 1e-3)
         assert sum(a.refusal_logprob is not None for a in answer.atoms) == num_read
         logprob, size = torch.tensor(replies[i].refusal_logprob), routed.num_atoms_B[i]
         score = float(gate(gate_features(routed.best_score_B[i], routed.top_lexical_B[i], logprob, size)))
-        assert score == pytest.approx(answer.answerability, abs=1e-5 if exact else 5e-3)
+        assert score == pytest.approx(answer.answerability, abs=1e-5 if exact else 1e-3)
         if exact:
             said = answer.text if answer.status == "answered" else ""
             assert replies[i].text.strip(" .") in (said.strip(" ."), "unanswerable")
+
+
+@pytest.mark.parametrize("recipe", ["d2a", "d2a in int8"])
+def test_the_library_holds_the_states_that_a_bank_gives_back(tmp_path, recipe):
+    memory, library, uids, _ = product(tmp_path, "qwen3", recipe)
+    document = memory.atoms(memory.documents()[0].document_id)
+    rows = [uids.index(a.uid) for a in document]
+    stored = memory._open_both()[0].load_shard_rows([a.uid for a in document])
+    assert stored["entry"][0].dtype == (torch.int8 if "int8" in recipe else torch.bfloat16)
+    # The same texts in one batch, so that there is nothing to round but what is stored.
+    slots, expected = library._slots(torch.tensor(rows)), memory._load()._slots(stored)
+    for name in ("key_UMHSF", "value_UMHSF", "mask_US"):
+        assert torch.equal(getattr(slots, name), getattr(expected, name)), name
 
 
 def test_candidates_are_the_best_of_both_searches(tmp_path):

@@ -84,6 +84,7 @@ class LiveFeatures:
 
     def atom_inputs(self, row_U: Tensor) -> tuple[Tensor, Tensor]:
         """Return what enters the attention of every memory layer, `[M, U, S, D]`, and the lengths `[U]`."""
+        # Training reads exact states: what a bank rounds (`models.stored_states`) is measured by evaluation alone.
         row_U = row_U.cpu()
         length_U = self.tokens.atom.length_N[row_U]
         entry_USD = self._zeros(len(length_U), int(length_U.max()), self.base.hidden_size, dtype=self.base.dtype)

@@ -17,6 +17,7 @@ from models.baselines.d2l import HyperLora, document_chunks, internalize
 from models.encoder import text_features
 from models.engine import COMPILE_CHUNK, Candidates, Engine, RoutedRows
 from models.lexical import LexicalIndex
+from models.stored_states import store_states
 from training.bench.efficiency.meters import MIB, Meter, summary, times
 from training.bench.efficiency.request import EfficiencyRequest
 from training.bench.efficiency.subjects import Subject, free_bytes
@@ -45,12 +46,14 @@ def passages(request: EfficiencyRequest, subject: Subject) -> dict[str, list[Pas
 def compile_passage(engine: Engine, passage: Passage, meter: Meter) -> RoutedRows:
     """Compile a document and route one question over it, part by part."""
     atoms, spec = as_atoms(passage.atoms), engine.spec
-    keys, latents, entry = [], [], []
+    keys, latents, states = [], [], []
     for begin in range(0, len(atoms), COMPILE_CHUNK):
         texts = passage.atoms[begin : begin + COMPILE_CHUNK]
         with meter.part("encoder"):
             features = text_features(engine.base, spec, texts, with_entry=spec.kv.source == "tokens")
-            entry += [states.to("cpu", torch.bfloat16) for states in features.entry]
+            if features.entry:
+                kept = store_states(torch.cat(features.entry), spec.kv.store)
+                states += [tensor.cpu() for tensor in kept.values()]
         with meter.part("compiler"):
             key_NE, latent_NZ = engine.network.compile_atoms(features.pooled_ND)
             latents.append(latent_NZ.cpu())

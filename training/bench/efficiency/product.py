@@ -20,6 +20,8 @@ import torch
 
 from models.documents import Document, Page
 from models.lexical import best_rows
+from models.shards import ragged
+from models.stored_states import store_states
 from training.bench.efficiency.meters import Meter, summary
 from training.bench.efficiency.questions import ATOM_WORDS, DOCUMENT_ATOMS, NUM_QUESTIONS, QUESTION_WORDS, SEED
 from training.bench.efficiency.request import EfficiencyRequest
@@ -110,7 +112,7 @@ def _new_bank(path: Path, subject: Subject) -> Bank:
         recipe=spec.recipe,
         store="compact",
         key_dim=spec.d_key,
-        kv_store={"tokens": "entry", "latent": "latent", "none": "none"}[spec.kv.source],
+        kv_store=spec.kv.kept_as,
     )
     return Bank.open(path, identity, create=True)
 
@@ -122,8 +124,7 @@ def _put(bank: Bank, subject: Subject, first: int, count: int) -> None:
     keys = np.random.default_rng(SEED + first).standard_normal((count, spec.d_key), dtype=np.float32)
     shard = {"latent": torch.zeros(count, spec.d_latent)}
     if spec.kv.source == "tokens":
-        shard["entry"] = torch.zeros(count, subject.base.hidden_size, dtype=torch.bfloat16)
-        shard["entry.offsets"] = torch.arange(count + 1)
+        shard |= ragged(store_states(torch.zeros(count, subject.base.hidden_size), spec.kv.store), [1] * count)
     text = "\n".join(texts)
     document = Document(
         source=f"invented-{first}",

@@ -5,6 +5,7 @@ The key and the atom's own text stand in the bank's tables, not in its shards; `
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import torch
 from models.base import FrozenBase
 from models.presets import MemorySpec
 from models.shards import write_shard
+from models.stored_states import BLOCK
 from training.bench.efficiency.meters import Meter
 from training.bench.efficiency.request import EfficiencyRequest
 from training.bench.efficiency.subjects import Subject
 from training.bench.efficiency.texts import as_atoms, invented
 
-FLOAT32, BFLOAT16, INT64 = 4, 2, 8
+FLOAT32, FLOAT16, BFLOAT16, INT8, INT64 = 4, 2, 2, 1, 8
 WRITTEN_ATOMS = 4
 STORES = ("compact", "full")
 
@@ -27,7 +29,8 @@ STORES = ("compact", "full")
 def shard_bytes(base: FrozenBase, spec: MemorySpec, *, num_tokens: int, store: str) -> int:
     """Return the bytes of an atom's parameters by arithmetic.
 
-    Compact: the latent in float32, and the token states that enter the first memory layer in bfloat16 with one offset.
+    Compact: the latent in float32, and the token states that enter the first memory layer with an offset; in int8
+    with a scale a block of channels, and an offset for those too.
     Full: factors of all sites, `rank (I + O)` each, and the mask's logits in float32 as well.
 
     Args:
@@ -35,7 +38,7 @@ def shard_bytes(base: FrozenBase, spec: MemorySpec, *, num_tokens: int, store: s
     """
     count = FLOAT32 * spec.d_latent
     if spec.kv.source == "tokens":
-        count += BFLOAT16 * num_tokens * base.hidden_size + INT64
+        count += num_tokens * _token_bytes(base.hidden_size, spec.kv.store) + INT64 * _num_ragged(spec)
     if store == "full":
         sites = base.sites(spec)
         count += FLOAT32 * (sum(spec.rank * (s.in_features + s.out_features) for s in sites) + len(sites))
@@ -57,7 +60,7 @@ def store_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> di
             path = Path(folder) / "shard.safetensors"
             write_shard(path, shard)
             written, header = path.stat().st_size, _header_bytes(path)
-        extra = INT64 if spec.kv.source == "tokens" else 0  # N atoms have N + 1 offsets
+        extra = INT64 * _num_ragged(spec)  # N atoms have N + 1 offsets
         found[store] = {
             "bytes_an_atom": round(expected / len(lengths), 1),
             "bytes_an_atom_in_file": round(written / len(lengths), 1),
@@ -67,6 +70,16 @@ def store_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> di
             "bytes_an_atom_at_limit": shard_bytes(base, spec, num_tokens=spec.max_atom_tokens, store=store),
         }
     return found
+
+
+def _token_bytes(width: int, store: str) -> int:
+    return BFLOAT16 * width if store == "bfloat16" else INT8 * width + FLOAT16 * math.ceil(width / BLOCK)
+
+
+def _num_ragged(spec: MemorySpec) -> int:
+    if spec.kv.source != "tokens":
+        return 0
+    return 1 if spec.kv.store == "bfloat16" else 2
 
 
 def _header_bytes(path: Path) -> int:
