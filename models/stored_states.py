@@ -1,9 +1,9 @@
-"""How a bank keeps an atom's token states: bfloat16, or int8 with one scale a block of channels.
+"""How a bank keeps an atom's token states: bfloat16, or whole numbers of 8 or 6 bits with a scale a block of channels.
 
 Holds the two directions and nothing of files: names of tensors are those of a shard (`models.shards`). The residual
 stream has a few channels that are a hundred times larger than the others. One scale a token would leave the others
 no levels, so each block of 64 channels has its own.
-Dimension key: T tokens of all atoms, D channels, B blocks, C channels of a block.
+Dimension key: T tokens of all atoms, D channels, B blocks, C channels of a block, Y bytes of a token.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from torch import Tensor
 
 STATES, SCALE = "entry", "entry.scale"
 BLOCK = 64
-TOP = 127
+BITS = {"int8": 8, "int6": 6}
 
 
-def quantise(x_TD: Tensor) -> tuple[Tensor, Tensor]:
-    """Round states to whole multiples of their block's scale, which is its largest magnitude / 127.
+def quantise(x_TD: Tensor, bits: int = 8) -> tuple[Tensor, Tensor]:
+    """Round states to whole multiples of their block's scale, which is its largest magnitude / (2^(bits - 1) - 1).
 
     Args:
-        x_TD: Finite states of magnitudes below 8e6, where a scale fits float16; the last block may be shorter.
+        x_TD: Finite states of magnitudes below 2e6, where a scale fits float16; the last block may be shorter.
 
     Returns:
-        Codes in [-127, 127], int8 `[T, D]`, and the scales, float16 `[T, B]` with B = ceil(D / 64). No value is off by
-        more than half of its block's scale, that is 1/254 of the block's largest magnitude and float16's rounding of
-        it, 1/2048. In blocks below 0.008, where float16 has fewer digits, 4e-6 may come on top.
+        Codes, int8 `[T, D]`, from -127 to 127 at 8 bits and from -31 to 31 at 6, and the scales, float16 `[T, B]` with
+        B = ceil(D / 64). No value is off by more than half of its block's scale. In blocks below 0.008, where float16
+        has fewer digits, 4e-6 may come on top.
     """
+    top = 2 ** (bits - 1) - 1
     x_TBC = _blocks(x_TD.float())
-    scale_TB = (x_TBC.abs().amax(-1) / TOP).half()
+    scale_TB = (x_TBC.abs().amax(-1) / top).half()
     step_TB1 = scale_TB.float()[..., None]
-    code_TBC = torch.where(step_TB1 > 0, x_TBC / step_TB1, 0.0).round().clamp(-TOP, TOP)
+    code_TBC = torch.where(step_TB1 > 0, x_TBC / step_TB1, 0.0).round().clamp(-top, top)
     return code_TBC.flatten(-2)[..., : x_TD.shape[-1]].to(torch.int8), scale_TB
 
 
@@ -43,19 +44,33 @@ def dequantise(code_TD: Tensor, scale_TB: Tensor) -> Tensor:
     return x_TBC.flatten(-2)[..., : code_TD.shape[-1]]
 
 
+def pack(code_TD: Tensor) -> Tensor:
+    """Put each four codes of 6 bits into three bytes, uint8 `[T, Y]` with Y = 3 D / 4; D must be a multiple of 4."""
+    a, b, c, d = (code_TD.int() + 32).unflatten(-1, (-1, 4)).unbind(-1)
+    word = a | b << 6 | c << 12 | d << 18
+    return torch.stack([word & 255, word >> 8 & 255, word >> 16], dim=-1).flatten(-2).to(torch.uint8)
+
+
+def unpack(packed_TY: Tensor) -> Tensor:
+    """Return the codes that `pack` was given, int8 `[T, D]`."""
+    low, middle, high = packed_TY.int().unflatten(-1, (-1, 3)).unbind(-1)
+    word = low | middle << 8 | high << 16
+    return (torch.stack([word >> shift & 63 for shift in (0, 6, 12, 18)], dim=-1).flatten(-2) - 32).to(torch.int8)
+
+
 def store_states(x_TD: Tensor, store: str) -> dict[str, Tensor]:
     """Return token states as a shard keeps them.
 
     Args:
-        store: `bfloat16` or `int8`, as `KVSpec.store` says.
+        store: `bfloat16`, `int8` or `int6`, as `KVSpec.store` says.
 
     Returns:
-        `entry`, and for `int8` `entry.scale`, with one row a token each.
+        `entry`, and for whole numbers `entry.scale`, with one row a token each. Those of 6 bits are packed.
     """
     if store == "bfloat16":
         return {STATES: x_TD.to(torch.bfloat16)}
-    code_TD, scale_TB = quantise(x_TD)
-    return {STATES: code_TD, SCALE: scale_TB}
+    code_TD, scale_TB = quantise(x_TD, BITS[store])
+    return {STATES: pack(code_TD) if store == "int6" else code_TD, SCALE: scale_TB}
 
 
 def load_states(tensors: Mapping[str, Sequence[Tensor]]) -> list[Tensor]:
@@ -63,7 +78,8 @@ def load_states(tensors: Mapping[str, Sequence[Tensor]]) -> list[Tensor]:
     states = list(tensors[STATES])
     if SCALE not in tensors:
         return states
-    x_TD = dequantise(torch.cat(states), torch.cat(list(tensors[SCALE])))
+    code = torch.cat(states)
+    x_TD = dequantise(unpack(code) if code.dtype == torch.uint8 else code, torch.cat(list(tensors[SCALE])))
     return list(x_TD.split([len(s) for s in states]))
 
 

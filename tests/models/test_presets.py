@@ -85,6 +85,7 @@ def test_the_paper_recipe_carries_the_published_table(name: str) -> None:
             "reranker": "BAAI/bge-reranker-base",
             "max_rerank_tokens": 192,  # "Stage-2 max length"
             "num_read": 0,
+            "gate_alone": False,  # the paper's memory answers "unanswerable" in its own words
         },
     }
 

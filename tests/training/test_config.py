@@ -83,7 +83,7 @@ def test_the_shipped_checkpoint_can_be_trained_again():
         1,
         384,
     )
-    assert (config.learning_rate, config.warmup_steps, config.max_steps, config.max_minutes) == (1e-3, 200, 4000, 8.0)
+    assert (config.learning_rate, config.warmup_steps, config.max_steps, config.max_minutes) == (1e-3, 200, 1500, 15.0)
     assert (config.eval_every, config.patience, config.gold_forcing) == (250, 4, 0.5)
     assert config.loss == LossWeights(lm=1.0, route=1.0, null_slot=0.3, contrastive=0.5, irrelevant=1e-4)
     assert [config.phase_at(1, p).top_k for p in (0.0, 0.19, 0.2, 0.49, 0.5, 1.0)] == [2, 2, 4, 4, 8, 8]

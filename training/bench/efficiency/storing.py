@@ -15,13 +15,13 @@ import torch
 from models.base import FrozenBase
 from models.presets import MemorySpec
 from models.shards import write_shard
-from models.stored_states import BLOCK
+from models.stored_states import BITS, BLOCK
 from training.bench.efficiency.meters import Meter
 from training.bench.efficiency.request import EfficiencyRequest
 from training.bench.efficiency.subjects import Subject
 from training.bench.efficiency.texts import as_atoms, invented
 
-FLOAT32, FLOAT16, BFLOAT16, INT8, INT64 = 4, 2, 2, 1, 8
+FLOAT32, FLOAT16, BFLOAT16, INT64 = 4, 2, 2, 8
 WRITTEN_ATOMS = 4
 STORES = ("compact", "full")
 
@@ -29,8 +29,8 @@ STORES = ("compact", "full")
 def shard_bytes(base: FrozenBase, spec: MemorySpec, *, num_tokens: int, store: str) -> int:
     """Return the bytes of an atom's parameters by arithmetic.
 
-    Compact: the latent in float32, and the token states that enter the first memory layer with an offset; in int8
-    with a scale a block of channels, and an offset for those too.
+    Compact: the latent in float32, and the token states that enter the first memory layer with an offset; as
+    whole numbers with a scale a block of channels, and an offset for those too.
     Full: factors of all sites, `rank (I + O)` each, and the mask's logits in float32 as well.
 
     Args:
@@ -73,7 +73,9 @@ def store_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> di
 
 
 def _token_bytes(width: int, store: str) -> int:
-    return BFLOAT16 * width if store == "bfloat16" else INT8 * width + FLOAT16 * math.ceil(width / BLOCK)
+    if store == "bfloat16":
+        return BFLOAT16 * width
+    return BITS[store] * width // 8 + FLOAT16 * math.ceil(width / BLOCK)
 
 
 def _num_ragged(spec: MemorySpec) -> int:
