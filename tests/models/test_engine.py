@@ -21,6 +21,7 @@ TEXTS = ["Otters live in lake Tor.", "Ilse Kant was born in Marn.", "Marn burned
 SPECS = {
     "d2a": tiny_spec("d2a"),
     "d2a in int8": tiny_spec("d2a", kv={"store": "int8"}),
+    "d2a in int6": tiny_spec("d2a", kv={"store": "int6"}),
     "d2a concat": tiny_spec("d2a", composition="concat"),
     "paper": tiny_spec("paper"),
     "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),

@@ -107,9 +107,10 @@ def test_the_d2a_recipe_is_what_the_design_says(name: str) -> None:
 
 
 def test_a_bank_is_named_after_what_it_keeps_of_micro_kv() -> None:
-    kinds = [("none", "int8"), ("latent", "int8"), ("tokens", "bfloat16"), ("tokens", "int8")]
+    assert [KVSpec(source=s, store="int8").kept_as for s in ("none", "latent")] == ["none", "latent"]
     # Banks written before there was a choice call their bfloat16 states `entry`.
-    assert [KVSpec(source=s, store=k).kept_as for s, k in kinds] == ["none", "latent", "entry", "entry-int8"]
+    names = [KVSpec(source="tokens", store=s).kept_as for s in ("bfloat16", "int8", "int6")]
+    assert names == ["entry", "entry-int8", "entry-int6"]
     assert load_preset("smollm2").spec("d2a").kv.kept_as == "entry-int8"
 
 
@@ -146,7 +147,7 @@ def test_a_preset_may_be_a_toml_file(tmp_path: Path) -> None:
         ('source = "tokens"', 'source = "tape"', "source must be one of none, latent, tokens, got 'tape'"),
         ('source = "tokens"', 'scale = "keys"', "scale must be one of logits, values, got 'keys'"),
         ('source = "tokens"', 'depth = "all"', "depth must be one of layer, entry, got 'all'"),
-        ('source = "tokens"', 'store = "int4"', "store must be one of bfloat16, int8, got 'int4'"),
+        ('source = "tokens"', 'store = "int4"', "store must be one of bfloat16, int8, int6, got 'int4'"),
         ('source = "tokens"', "num_slots = 0", "num_slots must be at least 1, got 0"),
         ("null_slot = true", "top_k = 0", "top_k must be at least 1, got 0"),
         ("null_slot = true", "num_candidates = -1", "num_candidates must be at least 1, got -1"),

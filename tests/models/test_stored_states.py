@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from models.stored_states import as_stored, dequantise, load_states, quantise, store_states
+from models.stored_states import as_stored, dequantise, load_states, pack, quantise, store_states, unpack
 
 
 def noise(*shape, seed=0):
@@ -28,17 +28,27 @@ def test_codes_and_scales_by_hand():
     assert_close(dequantise(code_TD, scale_TB), x_TD, atol=127 * 5e-6, rtol=0)
 
 
+def test_codes_of_six_bits_by_hand():
+    code_TD, scale_TB = quantise(torch.tensor([[62.0, -30.0, 3.2, 0.0]]), bits=6)  # largest 62: a step of 2
+    assert (code_TD.tolist(), scale_TB.tolist()) == ([[31, -15, 2, 0]], [[2.0]])
+    # From 32 on, the first lowest: 63 + (17 << 6) + (34 << 12) + (32 << 18) = 0x82247F.
+    assert pack(code_TD).tolist() == [[0x7F, 0x24, 0x82]]
+    every = torch.arange(-32, 32, dtype=torch.int8).view(4, 16)
+    assert pack(every).shape == (4, 12) and torch.equal(unpack(pack(every)), every)
+
+
+@pytest.mark.parametrize("bits", [8, 6])
 @pytest.mark.parametrize("width", [1, 48, 64, 100, 576, 2304])
 @pytest.mark.parametrize("size", [1e-4, 1.0, 3e4])
-def test_no_value_is_off_by_more_than_half_a_step(width, size):
+def test_no_value_is_off_by_more_than_half_a_step(bits, width, size):
     x_TD = size * noise(50, width)
-    code_TD, scale_TB = quantise(x_TD)
+    code_TD, scale_TB = quantise(x_TD, bits)
     assert scale_TB.shape == (50, -(-width // 64))
     step_TD = scale_TB.float().repeat_interleave(64, dim=1)[:, :width]
     error_TD = (dequantise(code_TD, scale_TB) - x_TD).abs()
     assert (error_TD <= 0.5001 * step_TD + (4e-6 if size < 1e-3 else 0)).all()
     assert (error_TD > 0.4 * step_TD).any() or width == 1
-    assert code_TD.abs().max() == 127 or size < 1e-3
+    assert code_TD.abs().max() == 2 ** (bits - 1) - 1 or size < 1e-3
 
 
 def test_a_huge_channel_disturbs_its_own_block_alone():
@@ -55,18 +65,21 @@ def test_a_huge_channel_disturbs_its_own_block_alone():
     assert ((plain - x_TD)[:, others].norm() / x_TD[:, others].norm()) < 0.01
 
 
-def test_what_is_stored_comes_back_atom_by_atom():
+@pytest.mark.parametrize(
+    ("store", "dtype", "width", "step"), [("int8", torch.int8, 48, 1 / 127), ("int6", torch.uint8, 36, 1 / 31)]
+)
+def test_what_is_stored_comes_back_atom_by_atom(store, dtype, width, step):
     states = [noise(n, 48, seed=n) for n in (3, 1, 5)]
-    kept = store_states(torch.cat(states), "int8")
+    kept = store_states(torch.cat(states), store)
     assert {name: (t.dtype, tuple(t.shape)) for name, t in kept.items()} == {
-        "entry": (torch.int8, (9, 48)),
+        "entry": (dtype, (9, width)),
         "entry.scale": (torch.float16, (9, 1)),
     }
     rows = {name: [tensor[4:], tensor[:3]] for name, tensor in kept.items()} | {"latent": [noise(2)] * 2}
     found = load_states(rows)
     assert [len(x) for x in found] == [5, 3]
-    assert_close(found[0], states[2], atol=0.02, rtol=0)
-    assert torch.equal(found[1], as_stored(states, "int8")[0])
+    assert_close(found[0], states[2], atol=0.501 * step * float(states[2].abs().max()), rtol=0)
+    assert torch.equal(found[1], as_stored(states, store)[0])
 
 
 def test_bfloat16_is_kept_as_it_is():

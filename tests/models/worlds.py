@@ -18,6 +18,7 @@ GATE = {"coefficients": [0.0, 6.0, 0.0, 0.0], "bias": -2.0, "threshold": 0.5}
 SPECS = {
     "d2a": tiny_spec("d2a"),
     "d2a in int8": tiny_spec("d2a", kv={"store": "int8"}),
+    "d2a in int6": tiny_spec("d2a", kv={"store": "int6"}),
     "paper": tiny_spec("paper"),
     "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),
 }

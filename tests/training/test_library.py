@@ -56,7 +56,7 @@ def product(tmp_path, family, recipe, **changes):
         *((f, "d2a", "compact", 0) for f in FAMILIES),
         ("llama", "d2a", "compact", 11),
         ("gemma2", "d2a in int8", "compact", 0),
-        ("qwen3", "d2a in int8", "full", 11),
+        ("qwen3", "d2a in int6", "full", 11),
         ("qwen3", "d2a", "full", 11),
         ("llama", "paper", "full", 9),
         ("llama", "paper", "compact", 0),
@@ -96,13 +96,14 @@ def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe,
             assert replies[i].text.strip(" .") in (said.strip(" ."), "unanswerable")
 
 
-@pytest.mark.parametrize("recipe", ["d2a", "d2a in int8"])
+@pytest.mark.parametrize("recipe", ["d2a", "d2a in int8", "d2a in int6"])
 def test_the_library_holds_the_states_that_a_bank_gives_back(tmp_path, recipe):
     memory, library, uids, _ = product(tmp_path, "qwen3", recipe)
     document = memory.atoms(memory.documents()[0].document_id)
     rows = [uids.index(a.uid) for a in document]
     stored = memory._open_both()[0].load_shard_rows([a.uid for a in document])
-    assert stored["entry"][0].dtype == (torch.int8 if "int8" in recipe else torch.bfloat16)
+    dtypes = {"d2a": torch.bfloat16, "d2a in int8": torch.int8, "d2a in int6": torch.uint8}
+    assert stored["entry"][0].dtype == dtypes[recipe]
     # The same texts in one batch, so that there is nothing to round but what is stored.
     slots, expected = library._slots(torch.tensor(rows)), memory._load()._slots(stored)
     for name in ("key_UMHSF", "value_UMHSF", "mask_US"):

@@ -38,6 +38,7 @@ CPU = torch.device("cpu")
 SPECS = {
     "d2a": tiny_spec("d2a"),
     "d2a in int8": tiny_spec("d2a", kv={"store": "int8"}),
+    "d2a in int6": tiny_spec("d2a", kv={"store": "int6"}),
     "paper": tiny_spec("paper"),
     "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),
 }
@@ -270,6 +271,8 @@ def test_bytes_an_atom_by_hand():
     assert shard_bytes(base, spec, num_tokens=10, store="compact") == 24 + 10 * 48 * 2 + 8 == 992
     # In int8 ten tokens of 48 states and one scale in float16, one offset for each of the two.
     assert shard_bytes(base, SPECS["d2a in int8"], num_tokens=10, store="compact") == 24 + 10 * (48 + 2) + 16 == 540
+    # In int6 they are 36 bytes.
+    assert shard_bytes(base, SPECS["d2a in int6"], num_tokens=10, store="compact") == 24 + 10 * (36 + 2) + 16 == 420
     # A layer: q 48 -> 64, v 48 -> 32, o 64 -> 48, down 64 -> 48: 112 + 80 + 112 + 112 = 416 at rank 4; two layers in
     # float32, and eight mask logits.
     assert shard_bytes(base, spec, num_tokens=10, store="full") == 992 + 4 * (2 * 4 * 416 + 8) == 14_336
