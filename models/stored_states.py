@@ -1,8 +1,8 @@
 """How a bank keeps an atom's token states: bfloat16, or whole numbers of 8 or 6 bits with a scale a block of channels.
 
-Holds the two directions and nothing of files: names of tensors are those of a shard (`models.shards`). The residual
-stream has a few channels that are a hundred times larger than the others. One scale a token would leave the others
-no levels, so each block of 64 channels has its own.
+Holds the two directions and nothing of files: names of tensors are those of a shard (`models.shards`). A few
+channels of the residual stream are far larger than the rest (on SmolLM2 up to 39 times the median one). One scale a
+token would leave the rest few levels, so each block of 64 channels has its own.
 Dimension key: T tokens of all atoms, D channels, B blocks, C channels of a block, Y bytes of a token.
 """
 
