@@ -22,6 +22,7 @@ from models.checkpoint import CheckpointMeta, load_network
 from models.compiler import LoraFactors
 from models.composer import compose
 from models.config import MemoryConfig
+from models.doubts import NUM_DOUBTS
 from models.encoder import text_features
 from models.generation import Prefill, continue_greedily, prefill
 from models.injection import ComposedAdapter, attached
@@ -60,6 +61,7 @@ class RoutedRows:
     Args:
         refusal: Log P that the model refuses under a candidate alone, nats, by row, for those that it has read.
         slots: Micro-KV of the candidates that it has read; `slot_rows` says which of them was selected, in order.
+        doubts: Mean of `refusal`, 0 without any, and what `models.doubts` finds in the atoms read, else selected.
     """
 
     score: list[float]
@@ -70,6 +72,7 @@ class RoutedRows:
     refusal: dict[int, float] = field(default_factory=dict)
     slots: AtomSlots | None = None
     slot_rows: list[int] | None = None
+    doubts: tuple[float, ...] = (0.0,) * (1 + NUM_DOUBTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +254,7 @@ class Engine:
         """Return how sure the gate is, in [0, 1], that a bank of `num_atoms` atoms can answer."""
         # The best of those that were read, where any were: the others' scores are of before.
         best = max(routed.score[row] for row in routed.refusal or range(len(routed.score)))
-        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms)
+        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms, routed.doubts)
         return float(self.gate(gate_features(*(torch.tensor(x) for x in looks_at))))
 
     def finish(

@@ -151,30 +151,34 @@ def atom_metadata(atoms: Sequence[Atom]) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerabilityGate:
-    """`sigmoid(a . [best score, top lexical score, log P(refusal), log bank size] + b)`, refusing below `threshold`.
+    """`sigmoid(a . f + b)` over the features of `gate_features`, refusing below `threshold`.
 
     The best fused score says more than the sum of the weights, which grows with K; the size of the bank is there
-    because the best of many strangers scores higher than the best of few. Fitted on held-out training passages and
-    stored in the checkpoint.
+    because the best of many strangers scores higher than the best of few; doubts tell near misses. Fitted on held-out
+    training passages and stored in the checkpoint; a gate of fewer coefficients leaves the last features out.
     """
 
-    coefficients: tuple[float, float, float, float] = (1.0, 4.0, 0.0, 0.0)
+    coefficients: tuple[float, ...] = (1.0, 4.0, 0.0, 0.0)
     bias: float = 0.0
     threshold: float = 0.5
 
     def __call__(self, features_BF: Tensor) -> Tensor:
-        """Return answerability in [0, 1] from features `[..., 4]` as `gate_features` builds them."""
+        """Return answerability in [0, 1] from features `[..., F]` as `gate_features` builds them."""
         weights = torch.tensor(self.coefficients, dtype=features_BF.dtype)
-        return torch.sigmoid(features_BF @ weights + self.bias)
+        return torch.sigmoid(features_BF[..., : len(weights)] @ weights + self.bias)
 
 
-def gate_features(best_score: Tensor, top_lexical: Tensor, refusal_logprob: Tensor, num_atoms: Tensor) -> Tensor:
-    """Return what the gate looks at, `[..., 4]` on the CPU in float32.
+def gate_features(
+    best_score: Tensor, top_lexical: Tensor, refusal_logprob: Tensor, num_atoms: Tensor, doubts_BD: Tensor
+) -> Tensor:
+    """Return what the gate looks at, `[..., F]` on the CPU in float32.
 
     Args:
         best_score: Highest fused score; 0 is the null slot's.
         refusal_logprob: Log-probability that the answer begins with the refusal, nats.
         num_atoms: Atoms in the bank.
+        doubts_BD: Mean log P(refusal) under each atom that the model has read alone, 0 where it read none; and what
+            `models.doubts` finds in the atoms that were read, else selected.
     """
-    columns = (best_score, top_lexical, refusal_logprob, num_atoms.float().clamp(min=1).log())
+    columns = (best_score, top_lexical, refusal_logprob, num_atoms.float().clamp(min=1).log(), *doubts_BD.unbind(-1))
     return torch.stack([c.float().cpu() for c in columns], dim=-1)

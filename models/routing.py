@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 
 from models.bank import Bank
+from models.doubts import doubts
 from models.engine import Candidates, Engine, RoutedRows
 from models.lexical import best_rows
 from models.results import RoutedAtom, StoredAtom
@@ -46,6 +49,9 @@ def route_question(
     if num_read:
         tensors = bank.load_shard_rows([stored[row].uid for row in routed.rows])
         routed = engine.read(question, routed, tensors, top_k=top_k)
+    judged = [stored[row].atom.content for row in routed.refusal or routed.rows]
+    mean_refusal = fmean(routed.refusal.values()) if routed.refusal else 0.0
+    routed = replace(routed, doubts=(mean_refusal, *doubts(question, judged)))
     titles = {d.document_id: d.title for d in bank.documents()}
     return stored, routed, _explained(stored, titles, found, routed)
 

@@ -43,6 +43,13 @@ def held_out_asks(library: Library, *, seed: int, limit: int) -> list[Ask]:
     return asks[:limit]
 
 
+def near_misses(library: Library, *, seed: int, limit: int) -> list[Ask]:
+    """Draw questions that look as if their passage answered them."""
+    asks = [a for p in range(len(library.records)) for a in library.asks(p) if a.question.is_irrelevant]
+    random.Random(seed).shuffle(asks)
+    return asks[:limit]
+
+
 def banks_of(library: Library, asks: Sequence[Ask], key_BE: Tensor, rng: random.Random) -> dict[str, Bank]:
     """Return `passage`, a `shelf` of a tenth of all passages, and the `library`; each with `off_` without the article.
 

@@ -30,7 +30,7 @@ from models.base import load_base
 from models.checkpoint import CheckpointMeta, find_checkpoint, load_network
 from models.memory import CONTEXT_WEIGHT
 from models.presets import load_preset
-from models.router import AnswerabilityGate, gate_features
+from models.router import AnswerabilityGate
 from training.banks import other_article
 from training.library import Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, bootstrap_interval, exact_match, token_f1
@@ -110,7 +110,7 @@ class Evaluation:
         replies = self.library.answer(
             asks, self.library.adapter(route), contexts=contexts, max_new_tokens=0 if off_topic else self.max_new_tokens
         )
-        return [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
+        return self._results(asks, replies, route)
 
     def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks, *, may_refuse: bool | None) -> list[dict[str, Any]]:
         """Give every question the memory that a question about another article would be given."""
@@ -122,7 +122,7 @@ class Evaluation:
         """Ask another article's passage, and the untouched base where the gate refuses: `--on-irrelevant base`."""
         route = routed("off-topic passage")
         replies = self.library.answer(asks, self.library.adapter(route), max_new_tokens=self.max_new_tokens)
-        own = [self._result(a, r, route, i) for i, (a, r) in enumerate(zip(asks, replies, strict=True))]
+        own = self._results(asks, replies, route)
         base = self._row("no-context", asks, routed)
         return [
             {"refused": refused, **{k: (b if refused else o)[k] for k in ("id", "answer", "f1", "em")}}
@@ -148,7 +148,23 @@ class Evaluation:
             for rows, weights in zip(route.row_BK.tolist(), route.log_weight_BK.tolist(), strict=True)
         ]
 
-    def _result(self, ask: Ask, reply: Reply, route: RoutedAsks | None = None, index: int = 0) -> dict[str, Any]:
+    def _results(self, asks: Sequence[Ask], replies: Sequence[Reply], route: RoutedAsks) -> list[dict[str, Any]]:
+        """Return replies with what the gate makes of their routing, and where the first gold atom stands in it."""
+        features_BF = route.gate_features(torch.tensor([r.refusal_logprob for r in replies]))
+        results = []
+        for ask, reply, features_F, rows in zip(asks, replies, features_BF, route.row_BK.tolist(), strict=True):
+            hits = [row in ask.gold for row in rows]
+            results.append(
+                self._result(ask, reply)
+                | {
+                    "gate_features": features_F.tolist(),
+                    "answerability": float(self.gate(features_F)),
+                    "rank": hits.index(True) + 1 if any(hits) else None,
+                }
+            )
+        return results
+
+    def _result(self, ask: Ask, reply: Reply) -> dict[str, Any]:
         question = ask.question
         result: dict[str, Any] = {
             "id": question.question_id,
@@ -158,17 +174,6 @@ class Evaluation:
         }
         if reply.overruled:
             result["overruled"] = True
-        if route is not None:
-            features = gate_features(
-                route.best_score_B[index],
-                route.top_lexical_B[index],
-                torch.tensor(reply.refusal_logprob),
-                route.num_atoms_B[index],
-            )
-            result["gate_features"] = features.tolist()
-            result["answerability"] = float(self.gate(features))
-            hits = [r in ask.gold for r in route.row_BK[index].tolist()]
-            result["rank"] = hits.index(True) + 1 if any(hits) else None
         return result
 
 

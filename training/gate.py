@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.router import AnswerabilityGate, gate_features
-from training.banks import Bank, banks_of, held_out_asks
-from training.library import MAX_NEW_TOKENS, Ask, Library, RoutedAsks
+from models.router import AnswerabilityGate
+from training.banks import PASSAGE_K, Bank, banks_of, held_out_asks, near_misses
+from training.library import MAX_NEW_TOKENS, Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, token_f1
 
 F1_LOST = 0.01
+NEAR = ("off_atoms", "off_near")  # asked of the right passage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Questions asked of one kind of bank: what the gate sees `[B, 4]`, and the F1 of the answers if any."""
+    """Questions asked of one kind of bank: what the gate sees `[B, F]`, and the F1 of the answers if any."""
 
     features: Tensor
     f1: tuple[float, ...] = ()
@@ -35,8 +36,9 @@ def fit_gate(
 
     Each question is asked of three banks: its passage (K = 3), a tenth of all passages with its own among them, and
     all passages (K = 8); and of four that cannot answer it: a passage of another article, both large banks without
-    its article, and its passage without the atoms that hold the answer. The threshold is the highest that costs at
-    most one point of F1 in each bank that can.
+    its article, and its passage without the atoms that hold the answer. Near misses of these passages are asked of
+    them. Kinds without an answer count as much as those with one, and half of them is nearly right: the last two. The
+    threshold is the highest that costs at most one point of F1 in each bank that can answer.
 
     Returns:
         The gate, and figures for the record.
@@ -47,14 +49,17 @@ def fit_gate(
     for start in range(0, len(asks), batch_size):
         for name, asked in ask_banks(library, asks[start : start + batch_size], rng).items():
             parts[name].append(asked)
+    misses = near_misses(library, seed=seed, limit=max_questions)
+    for start in range(0, len(misses), batch_size):
+        parts["off_near"].append(ask_passages(library, misses[start : start + batch_size]))
     features = {name: torch.cat([a.features for a in part]) for name, part in parts.items()}
     f1 = {name: [x for a in part for x in a.f1] for name, part in parts.items()}
     own = [name for name in features if not name.startswith("off_")]
     # Each kind without the answer is held against the one with it that it comes from.
-    off = {
-        name: "passage" if name == "off_atoms" else name.removeprefix("off_") for name in features if name not in own
-    }
-    gate = _logistic(*(torch.cat([features[name] for name in names]) for names in (own, off)))
+    off = {name: "passage" if name in NEAR else name.removeprefix("off_") for name in features if name not in own}
+    near = [name for name in off if name in NEAR]
+    groups = [(True, 1.0, own), (False, 0.5, near), (False, 0.5, [name for name in off if name not in near])]
+    gate = _logistic([(features[name], y, share / len(names)) for y, share, names in groups for name in names])
     scores = {name: gate(x).tolist() for name, x in features.items()}
     threshold = min(_threshold(scores[name], f1[name]) for name in own)
     refused = {name: np.array(values) < threshold for name, values in scores.items()}
@@ -89,24 +94,38 @@ def ask_banks(library: Library, asks: Sequence[Ask], rng: random.Random) -> dict
     return asked
 
 
+def ask_passages(library: Library, misses: Sequence[Ask]) -> Asked:
+    """Ask passages what they do not answer."""
+    routed = library.route_passages(library.query_keys(misses), misses, top_k=PASSAGE_K)
+    return _features(routed, library.answer(misses, library.adapter(routed), max_new_tokens=0))
+
+
 def _read(library: Library, asks: Sequence[Ask], bank: Bank, routed: RoutedAsks) -> Asked:
     replies = library.answer(asks, library.adapter(routed), max_new_tokens=MAX_NEW_TOKENS if bank.knows else 0)
-    refusal = torch.tensor([r.refusal_logprob for r in replies])
-    features = gate_features(routed.best_score_B, routed.top_lexical_B, refusal, routed.num_atoms_B)
-    pairs = zip(asks, replies, strict=True) if bank.knows else ()
-    return Asked(features=features, f1=tuple(token_f1(r.text, a.question.answers) for a, r in pairs))
+    asked = _features(routed, replies)
+    if not bank.knows:
+        return asked
+    return replace(asked, f1=tuple(token_f1(r.text, a.question.answers) for a, r in zip(asks, replies, strict=True)))
 
 
-def _logistic(positive: Tensor, negative: Tensor) -> AnswerabilityGate:
-    x = torch.cat([positive, negative]).double()
-    y = torch.cat([torch.ones(len(positive)), torch.zeros(len(negative))]).double()
+def _features(routed: RoutedAsks, replies: Sequence[Reply]) -> Asked:
+    return Asked(features=routed.gate_features(torch.tensor([r.refusal_logprob for r in replies])))
+
+
+def _logistic(kinds: Sequence[tuple[Tensor, bool, float]]) -> AnswerabilityGate:
+    """Fit on kinds of question: features `[B, F]`, whether they can be answered, and what they count in all."""
+    x = torch.cat([features for features, _, _ in kinds]).double()
+    y = torch.cat([torch.full((len(features),), float(known)) for features, known, _ in kinds]).double()
+    share = torch.cat([torch.full((len(features),), share / len(features)) for features, _, share in kinds]).double()
     mean, std = x.mean(0), x.std(0).clamp(min=1e-6)
     weight = torch.zeros(x.shape[1], dtype=torch.double, requires_grad=True)
     bias = torch.zeros((), dtype=torch.double, requires_grad=True)
 
     def loss() -> Tensor:
         logits = (x - mean) / std @ weight + bias
-        bce = torch.nn.functional.binary_cross_entropy_with_logits(logits, y)
+        bce = (
+            torch.nn.functional.binary_cross_entropy_with_logits(logits, y, weight=share, reduction="sum") / share.sum()
+        )
         return bce + 1e-4 * weight.square().sum()
 
     minimise(loss, [weight, bias])

@@ -16,6 +16,7 @@ from torch import Tensor
 from models.atoms import AnnotationRecord, Question
 from models.base import FrozenBase
 from models.composer import compose
+from models.doubts import NUM_DOUBTS, doubts
 from models.encoder import text_features
 from models.generation import continue_greedily, prefill
 from models.injection import ComposedAdapter, attached
@@ -24,7 +25,7 @@ from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.network import MemoryNetwork
 from models.prompts import prompt_ids, refusal_ids
 from models.reading import refusal_of_each
-from models.router import MASKED_SCORE, atom_metadata
+from models.router import MASKED_SCORE, atom_metadata, gate_features
 from models.stored_states import as_stored
 
 MAX_NEW_TOKENS = 32
@@ -60,13 +61,18 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedAsks:
-    """Routing of a batch: flat atom rows and log-weights, with what the gate looks at."""
+    """Routing of a batch: flat atom rows and log-weights, with what the gate looks at (`models.router.gate_features`)."""
 
     row_BK: Tensor
     log_weight_BK: Tensor
     best_score_B: Tensor
     top_lexical_B: Tensor
     num_atoms_B: Tensor
+    doubts_BD: Tensor
+
+    def gate_features(self, refusal_logprob_B: Tensor) -> Tensor:
+        """Return what the gate looks at, given log P(refusal) under the composed memory, nats."""
+        return gate_features(self.best_score_B, self.top_lexical_B, refusal_logprob_B, self.num_atoms_B, self.doubts_BD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,16 +201,35 @@ class Library:
         found = self.scored(key_BE, candidates, width=top_k)
         top_lexical_B = found.lexical_BC.max(1).values
         router = self.network.router
-        if asks is not None and router.num_read:
+        mean_refusal_B = torch.zeros(len(candidates))
+        reads = asks is not None and router.num_read > 0
+        if reads:
             found, refusal_BM = self.read(asks, found, num_read=max(top_k, router.num_read))
             found = replace(found, score_BC=router.after_reading(found.score_BC, refusal_BM))
+            mean_refusal_B = (refusal_BM.sum(1) / found.valid_BC.sum(1)).cpu()
         routing = router.select(found.score_BC, found.valid_BC, top_k=top_k)
+        row_BK = found.row_BC.gather(1, routing.index_BK)
+        weighed_BK = routing.log_weight_BK > -torch.inf
+        judged = (found.row_BC, found.valid_BC) if reads else (row_BK, weighed_BK)
         return RoutedAsks(
-            row_BK=found.row_BC.gather(1, routing.index_BK),
+            row_BK=row_BK,
             log_weight_BK=routing.log_weight_BK,
             best_score_B=routing.score_BC.max(1).values,
             top_lexical_B=top_lexical_B,
             num_atoms_B=torch.tensor(num_atoms or [len(self.atoms)] * len(candidates)),
+            doubts_BD=torch.cat([mean_refusal_B[:, None], self._doubts(asks, *judged)], dim=1),
+        )
+
+    def _doubts(self, asks: Sequence[Ask] | None, row_BM: Tensor, valid_BM: Tensor) -> Tensor:
+        """Return what words say against an answer by some atoms, `[B, NUM_DOUBTS]`; 0 for unknown questions."""
+        if asks is None:
+            return torch.zeros(len(row_BM), NUM_DOUBTS)
+        pairs = zip(asks, row_BM.tolist(), valid_BM.tolist(), strict=True)
+        return torch.tensor(
+            [
+                doubts(ask.question.question, [self.texts[r] for r, v in zip(rows, valid, strict=True) if v])
+                for ask, rows, valid in pairs
+            ]
         )
 
     @torch.no_grad()
@@ -251,7 +276,12 @@ class Library:
             weight_BK[i, : len(ask.gold)] = 1 / max(1, len(ask.gold))
         ones = weight_BK.sum(1)
         return RoutedAsks(
-            row_BK=row_BK, log_weight_BK=weight_BK.log(), best_score_B=ones, top_lexical_B=ones, num_atoms_B=ones
+            row_BK=row_BK,
+            log_weight_BK=weight_BK.log(),
+            best_score_B=ones,
+            top_lexical_B=ones,
+            num_atoms_B=ones,
+            doubts_BD=torch.zeros(len(asks), 1 + NUM_DOUBTS),
         )
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.atoms import AnnotationRecord
+from models.atoms import AnnotationRecord, Question
 from training.annotation.filters import usable, within_reach
 from training.batches import MAX_PASSAGE_ATOMS
 from training.config import TrainConfig
@@ -85,18 +85,24 @@ def mixed(by_source: Mapping[str, list[AnnotationRecord]], config: TrainConfig) 
 def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
     """Hold some passages out, those with questions of known answer; the same ones for a seed.
 
-    A mixture may hold a passage several times: none of its copies is left to train on.
+    Up to half of them are such as people have also asked what they do not answer: the gate is fitted on what is held
+    out, and near misses by rules are not quite like theirs. A mixture may hold a passage several times: none of its copies is left to train on.
     """
     order = list(range(len(records)))
     random.Random(config.seed).shuffle(order)
+    missed = [place for place in order if any(_is_human_miss(q) for q in records[place].qa_pairs)]
     first: dict[str, int] = {}
-    for place in order:
+    for place in (*missed[: config.holdout_passages // 2], *order):
         if any(q.gold_atom_ids and q.answers for q in records[place].qa_pairs):
             first.setdefault(records[place].context, place)
     places = sorted(list(first.values())[: min(config.holdout_passages, len(first) // 4)])
     held_out = [records[place] for place in places]
     texts = {record.context for record in held_out}
     return held_out, [record for record in records if record.context not in texts]
+
+
+def _is_human_miss(question: Question) -> bool:
+    return question.is_irrelevant and not question.is_generated_irrelevant
 
 
 def check_enough(data: Path | None, held_out: Sequence[AnnotationRecord], kept: Sequence[AnnotationRecord]) -> None:

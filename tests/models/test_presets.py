@@ -111,7 +111,7 @@ def test_a_bank_is_named_after_what_it_keeps_of_micro_kv() -> None:
     # Banks written before there was a choice call their bfloat16 states `entry`.
     names = [KVSpec(source="tokens", store=s).kept_as for s in ("bfloat16", "int8", "int6")]
     assert names == ["entry", "entry-int8", "entry-int6"]
-    assert load_preset("smollm2").spec("d2a").kv.kept_as == "entry-int8"
+    assert load_preset("smollm2").spec("d2a").kv.kept_as == "entry-int6"
 
 
 def test_the_shipped_memory_stays_within_its_budget() -> None:

@@ -1,6 +1,7 @@
 """The router by hand: scores, weights with and without a null slot, metadata, and the answerability gate."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -146,6 +147,9 @@ def test_metadata_comes_from_the_atom_alone() -> None:
 
 def test_the_gate_is_a_logistic_of_its_four_signals() -> None:
     gate = AnswerabilityGate(coefficients=(4.0, 2.0, -0.5, -0.25), bias=-1.0)
-    signals = (torch.tensor(x) for x in (0.5, 0.25, -3.0, math.e**2))
+    signals = [torch.tensor(x) for x in (0.5, 0.25, -3.0, math.e**2, (-2.0, 1.0, 0.0, 1.0))]
     # 4 * 0.5 + 2 * 0.25 + 0.5 * 3 - 0.25 * ln(e^2) - 1 = 2.5; sigmoid(2.5) = 0.92414
     assert gate(gate_features(*signals)).item() == pytest.approx(0.92414, abs=1e-5)
+    # Doubts count for a gate that was fitted with them: 2.5 + 0.25 * 2 - 1 * 1 + 0 - 2 * 1 = 0.
+    doubting = replace(gate, coefficients=(*gate.coefficients, -0.25, -1.0, -3.0, -2.0))
+    assert doubting(gate_features(*signals)).item() == pytest.approx(0.5)

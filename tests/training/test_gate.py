@@ -82,9 +82,35 @@ def test_only_questions_with_gold_atoms_are_asked_and_no_more_than_the_limit(mon
         return stand_in(library, asks, rng)
 
     monkeypatch.setattr(training.gate, "ask_banks", banks)
+    monkeypatch.setattr(training.gate, "ask_passages", lambda _, asks: Asked(features=torch.zeros(len(asks), 4)))
     _, figures = fit_gate(library_of(river_and_town()), max_questions=4, batch_size=3)
     assert figures["questions"] == len(seen) == 4
     assert all(ask.gold for ask in seen)
+
+
+def test_near_misses_are_asked_of_their_own_passage_and_weigh_as_a_kind_however_few(monkeypatch):
+    records = colours(40)
+    missed = make_record("Oland", ["Hen 1 sleeps."], [("Who does not sleep?", "", [])])
+    library = library_of([*records, missed])
+    asked = []
+
+    def near(_library, asks):
+        asked.extend(asks)
+        return Asked(features=torch.tensor([[2.0, 2.0, 2.0, -1.0]]).repeat(len(asks), 1))
+
+    def banks(library, asks, rng):
+        found = clusters(2.0)(library, asks, rng)
+        for name in NAMES:
+            found[name].features[:, 3] = 2.0
+        return found
+
+    monkeypatch.setattr(training.gate, "ask_banks", banks)
+    monkeypatch.setattr(training.gate, "ask_passages", near)
+    gate, figures = fit_gate(library)
+    assert [(ask.question.question, ask.passage) for ask in asked] == [("Who does not sleep?", 40)]
+    # One question against 120: were rows to count alike, the first three features would part nearly everything.
+    assert gate.coefficients[3] > max(gate.coefficients[:3])
+    assert figures["auroc"]["off_near"] == figures["refused"]["off_near"] == 1.0
 
 
 def test_banks_that_know_nothing_hold_no_atom_of_the_questions_article():

@@ -10,7 +10,7 @@ import models.base
 from models.atoms import AnnotationMeta, AnnotationRecord, Question
 from models.checkpoint import load_network
 from models.memory import DocumentMemory
-from models.router import AnswerabilityGate, gate_features
+from models.router import AnswerabilityGate
 from tests.models.tiny import FAMILIES
 from tests.models.worlds import SPECS, TOWN, ZOO, memory_config
 from tests.training.samples import colours, river_and_town
@@ -75,8 +75,9 @@ def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe,
     key_BE = library.query_keys(asks)
     routed = library.route(key_BE, library.library_candidates(asks, key_BE), top_k=8, asks=asks)
     replies = library.answer(asks, library.adapter(routed), max_new_tokens=6)
-    gate = AnswerabilityGate(coefficients=(1.0, 1.0, 0.01, 0.1), bias=-1.0)
+    gate = AnswerabilityGate(coefficients=(1.0, 1.0, 0.01, 0.1, -0.02, -0.3, -0.5, -0.7), bias=-1.0)
     memory._load().gate = gate
+    scores = gate(routed.gate_features(torch.tensor([r.refusal_logprob for r in replies])))
     for i, ask in enumerate(asks):
         answer = memory.ask(ask.question.question)
         ours = {
@@ -88,9 +89,7 @@ def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe,
         exact = not recipe.startswith("d2a")
         assert ours == pytest.approx(theirs, abs=1e-5 if exact or not num_read else 1e-3)
         assert sum(a.refusal_logprob is not None for a in answer.atoms) == num_read
-        logprob, size = torch.tensor(replies[i].refusal_logprob), routed.num_atoms_B[i]
-        score = float(gate(gate_features(routed.best_score_B[i], routed.top_lexical_B[i], logprob, size)))
-        assert score == pytest.approx(answer.answerability, abs=1e-5 if exact else 1e-3)
+        assert float(scores[i]) == pytest.approx(answer.answerability, abs=1e-5 if exact else 1e-3)
         if exact:
             said = answer.text if answer.status == "answered" else ""
             assert replies[i].text.strip(" .") in (said.strip(" ."), "unanswerable")
@@ -219,6 +218,7 @@ def test_what_the_model_reads_moves_the_best_candidates_and_leaves_out_the_other
             best_score_B=ones,
             top_lexical_B=ones,
             num_atoms_B=ones,
+            doubts_BD=torch.zeros(3, 4),
         )
         replies = library.answer([ask] * 3, library.adapter(alone), max_new_tokens=0)
         assert refusal_BM[i].tolist() == pytest.approx([r.refusal_logprob for r in replies], abs=1e-3)

@@ -12,7 +12,7 @@ from models.base import load_base
 from models.checkpoint import load_network
 from models.errors import ConfigError
 from models.presets import load_preset
-from tests.training.samples import colours, river_and_town
+from tests.training.samples import colours, make_record, river_and_town
 from tests.training.test_run import request_for
 from training.config import TrainConfig
 from training.datasets.manifest import NOTHING_HELD_OUT
@@ -132,6 +132,22 @@ def test_no_copy_of_a_passage_that_is_held_out_is_trained_on():
         held_out, kept = split_records(records, replace(config, seed=seed))
         assert len({r.context for r in held_out}) == len(held_out) == 2
         assert {r.context for r in held_out}.isdisjoint(r.context for r in kept)
+
+
+def test_up_to_half_of_what_is_held_out_was_asked_by_people_what_it_does_not_answer():
+    def missed(number, by_rule):
+        record = make_record(
+            "Hens", [f"Hen {number} sleeps."], [("Who sleeps?", f"Hen {number}", [0]), ("Who wakes?", "", [])]
+        )
+        last = replace(record.qa_pairs[1], is_generated_irrelevant=by_rule)
+        return replace(record, qa_pairs=(record.qa_pairs[0], last))
+
+    by_people = [missed(number, False) for number in range(10)]
+    records = [*[missed(number, True) for number in range(10, 200)], *by_people]
+    for seed in range(3):
+        held_out, kept = split_records(records, TrainConfig(holdout_passages=8, seed=seed))
+        assert len(held_out) == 8 and len(kept) == 192
+        assert 4 <= sum(record in by_people for record in held_out) <= 5  # by chance one more of the ten in 200
 
 
 def test_atoms_without_a_valid_span_and_questions_with_warnings_are_left_out(tmp_path):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from models.lexical import tokenize
 from training.annotation.mentions import Mention, MentionPool, mentions, naming_words
-from training.annotation.opposites import OPPOSITES
+from models.opposites import OPPOSITES
 from training.datasets.context import Context, QAItem, occurrences
 
 WEIGHTS = {"entity": 5, "number": 3, "antonym": 4, "exclusion": 4, "negation": 1}

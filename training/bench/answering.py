@@ -13,8 +13,8 @@ import torch
 
 from models.base import FrozenBase
 from models.prompts import refusal_ids
-from models.router import AnswerabilityGate, gate_features
-from training.bench.bank import SuiteBank
+from models.router import AnswerabilityGate
+from training.bench.bank import SuiteBank, taken
 from training.bench.systems.decoding import batch_limits, batches, decode
 from training.bench.systems.prompts import Prompts
 from training.bench.systems.system import Given, System
@@ -154,10 +154,8 @@ class Answerer:
         )
 
     def _answerability(self, given: Given, place: int, logprob: float) -> float:
-        routed = given.routed
-        looks_at = (routed.best_score_B[place], routed.top_lexical_B[place], routed.num_atoms_B[place])
-        best, lexical, number = (x.float().cpu() for x in looks_at)
-        return float(self.gate(gate_features(best, lexical, torch.tensor(logprob), number)))
+        [features_F] = taken(given.routed, [place]).gate_features(torch.tensor([logprob]))
+        return float(self.gate(features_F))
 
 
 def _gold_rank(given: Given, place: int, gold: Sequence[int]) -> int | None:

@@ -1,6 +1,7 @@
 """Words that exclude each other: a sentence that is true of one is not true of another.
 
-Holds the table of `training.annotation.altered`, by hand and in English.
+A table by hand, in English. `models.doubts` looks for them between question and atoms; `training.annotation.altered`
+makes questions with them that a passage does not answer.
 """
 
 from __future__ import annotations
