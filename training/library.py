@@ -61,7 +61,7 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedAsks:
-    """Routing of a batch: flat atom rows and log-weights, with what the gate looks at (`models.router.gate_features`)."""
+    """Routing of a batch: flat atom rows and log-weights, with what the gate looks at."""
 
     row_BK: Tensor
     log_weight_BK: Tensor

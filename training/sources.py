@@ -86,7 +86,8 @@ def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
     """Hold some passages out, those with questions of known answer; the same ones for a seed.
 
     Up to half of them are such as people have also asked what they do not answer: the gate is fitted on what is held
-    out, and near misses by rules are not quite like theirs. A mixture may hold a passage several times: none of its copies is left to train on.
+    out, and near misses by rules are not quite like theirs. A mixture may hold a passage several times: none of its
+    copies is left to train on.
     """
     order = list(range(len(records)))
     random.Random(config.seed).shuffle(order)

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from models.lexical import tokenize
-from training.annotation.mentions import Mention, MentionPool, mentions, naming_words
 from models.opposites import OPPOSITES
+from training.annotation.mentions import Mention, MentionPool, mentions, naming_words
 from training.datasets.context import Context, QAItem, occurrences
 
 WEIGHTS = {"entity": 5, "number": 3, "antonym": 4, "exclusion": 4, "negation": 1}
