@@ -206,7 +206,7 @@ class Library:
         if reads:
             found, refusal_BM = self.read(asks, found, num_read=max(top_k, router.num_read))
             found = replace(found, score_BC=router.after_reading(found.score_BC, refusal_BM))
-            mean_refusal_B = (refusal_BM.sum(1) / found.valid_BC.sum(1)).cpu()
+            mean_refusal_B = (refusal_BM.sum(1) / found.valid_BC.sum(1).clamp(min=1)).cpu()
         routing = router.select(found.score_BC, found.valid_BC, top_k=top_k)
         row_BK = found.row_BC.gather(1, routing.index_BK)
         weighed_BK = routing.log_weight_BK > -torch.inf

@@ -43,8 +43,11 @@ def exact_match(prediction: str, references: Sequence[str]) -> float:
 
 
 def auroc(positive: Sequence[float], negative: Sequence[float]) -> float:
-    """Return the probability that a positive scores above a negative, ties counting half (Mann-Whitney U)."""
-    if not positive or not negative:
+    """Return the probability that a positive scores above a negative, ties counting half (Mann-Whitney U).
+
+    NaN where one side is empty, or a score is NaN.
+    """
+    if not positive or not negative or np.isnan([*positive, *negative]).any():
         return float("nan")
     ranked = sorted([(s, 1) for s in positive] + [(s, 0) for s in negative])
     rank_sum, i = 0.0, 0

@@ -16,7 +16,7 @@ from tests.models.worlds import SPECS, TOWN, ZOO, memory_config
 from tests.training.samples import colours, river_and_town
 from tests.training.worlds import base_of, library_over
 from training.banks import same_article
-from training.library import Ask, Library, RoutedAsks
+from training.library import Ask, Candidates, Library, RoutedAsks
 
 QUESTIONS = ("Who was born in Marn?", "When do visitors feed the otters?", "What is the price of zinc?")
 
@@ -194,6 +194,18 @@ def test_token_states_are_computed_once_an_atom(monkeypatch):
     for _ in range(2):
         library.adapter(library.gold_route(library.asks(1)))
     assert asked == [3]
+
+
+def test_a_bank_that_holds_nothing_is_read_and_doubted_without_a_number_going_missing():
+    spec = replace(SPECS["d2a"], router=replace(SPECS["d2a"].router, num_read=2))
+    library = library_over(base_of("llama"), spec, colours(8))
+    library.network.router.reading.data.fill_(1.0)
+    asks = [library.asks(passage)[0] for passage in (0, 1)]
+    nothing = Candidates(*(np.empty(0, dtype=kind) for kind in (np.int64, np.float32, np.float32)))
+    found = [library.passage_candidates(asks[0]), nothing]
+    routed = library.route(library.query_keys(asks), found, top_k=2, num_atoms=[3, 0], asks=asks)
+    features = routed.gate_features(torch.tensor([-1.0, -1.0]))
+    assert features.isfinite().all() and features[1, 4:].tolist() == [0.0] * 4
 
 
 def test_what_the_model_reads_moves_the_best_candidates_and_leaves_out_the_others():

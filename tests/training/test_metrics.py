@@ -50,3 +50,7 @@ def test_the_bootstrap_interval_is_that_of_a_mean_of_coin_flips():
     # The mean of 100 fair flips has a standard error of 0.05, so 95 % lie within 0.5 +- 1.96 * 0.05.
     assert abs(low - 0.402) < 0.03 and abs(high - 0.598) < 0.03
     assert bootstrap_interval([0.3] * 4) == pytest.approx((0.3, 0.3))
+
+
+def test_auroc_of_a_score_that_is_no_number_is_none_either() -> None:
+    assert math.isnan(auroc([0.5, math.nan], [0.1]))
