@@ -92,7 +92,7 @@ class Engine:
     ) -> None:
         self.base, self.network, self.meta = base, network, meta
         self.spec = meta.spec
-        self.gate = AnswerabilityGate(**{**meta.gate, "coefficients": tuple(meta.gate["coefficients"])})
+        self.gate = AnswerabilityGate.of(meta.gate)
         self.composition = composition
         self.reranker: CrossEncoder | None = None
 

@@ -6,8 +6,9 @@ where the recipe says so); stage 2 scores them here. Where candidates come from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ INIT_LEXICAL = 14.0
 INIT_BIAS, INIT_LEXICAL_BIAS = -5.0, -9.0
 NUM_METADATA = 4
 MASKED_SCORE = -1e4
+SIZE = 3  # place of the logarithm of the bank's size among the gate's features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,21 +153,34 @@ def atom_metadata(atoms: Sequence[Atom]) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerabilityGate:
-    """`sigmoid(a . f + b)` over the features of `gate_features`, refusing below `threshold`.
+    """`sigmoid((a + s * size) . f + b)` over the features `f` of `gate_features`, refusing below `threshold`.
 
     The best fused score says more than the sum of the weights, which grows with K; the size of the bank is there
-    because the best of many strangers scores higher than the best of few; doubts tell near misses. Fitted on held-out
-    training passages and stored in the checkpoint; a gate of fewer coefficients leaves the last features out.
+    because the best of many strangers scores higher than the best of few, and because what tells a stranger from an
+    answer is another thing there; doubts tell near misses. Fitted on held-out training passages and stored in the
+    checkpoint; a gate of fewer numbers leaves the last features out.
+
+    Args:
+        coefficients: a.
+        slopes: s, what the logarithm of the bank's size adds to each, up to that of the largest bank it was fitted on.
     """
 
     coefficients: tuple[float, ...] = (1.0, 4.0, 0.0, 0.0)
+    slopes: tuple[float, ...] = ()
+    largest: float = 0.0
     bias: float = 0.0
     threshold: float = 0.5
 
     def __call__(self, features_BF: Tensor) -> Tensor:
         """Return answerability in [0, 1] from features `[..., F]` as `gate_features` builds them."""
-        weights = torch.tensor(self.coefficients, dtype=features_BF.dtype)
-        return torch.sigmoid(features_BF[..., : len(weights)] @ weights + self.bias)
+        a, s = (torch.tensor(x, dtype=features_BF.dtype) for x in (self.coefficients, self.slopes))
+        size_B = features_BF[..., SIZE].clamp(max=self.largest)
+        return torch.sigmoid(features_BF[..., : len(a)] @ a + size_B * (features_BF[..., : len(s)] @ s) + self.bias)
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> AnswerabilityGate:
+        """Build from what a checkpoint keeps of it."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
 
 
 def gate_features(

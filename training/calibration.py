@@ -145,13 +145,22 @@ def _gold(asks: Sequence[Ask], scored: Scored) -> Tensor:
 
 
 def refit(
-    data: Path, folder: Path, *, max_questions: int, batch_size: int, temperature: float | None = None
+    data: Path,
+    folder: Path,
+    *,
+    max_questions: int,
+    batch_size: int,
+    temperature: float | None = None,
+    gate_alone: bool = False,
+    base_path: Path | None = None,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Calibrate a finished checkpoint anew and write it back; return the figures.
 
     Args:
         temperature: Another one for the softmax of the routing weights: fitted scores are sharper than those that
             the language model was trained with.
+        gate_alone: Leave the scores as they are and fit the gate alone.
     """
     from models.base import load_base
     from models.checkpoint import load_network, read_meta, save_network
@@ -163,7 +172,7 @@ def refit(
     # What decides the split; the rest of the configuration may have had other fields when this was trained.
     kept = {name: meta.training["config"][name] for name in ("records", "seed", "holdout_passages")}
     config = load_config(meta.preset).with_overrides(kept)
-    base = load_base(load_preset(meta.preset))
+    base = load_base(load_preset(meta.preset), base_path=base_path, device=device)
     network, _ = load_network(folder, base)
     if temperature is not None:
         spec = replace(meta.spec, router=replace(meta.spec.router, temperature=temperature))
@@ -171,7 +180,9 @@ def refit(
     held_out, _ = split_records(load_data(data, config, lambda _: None)[0], config)
     library = Library(base, network, held_out)
     library.compile()
-    gate, figures = calibrate(library, seed=config.seed, max_questions=max_questions, batch_size=batch_size)
+    fit = fit_gate if gate_alone else calibrate
+    gate, figures = fit(library, seed=config.seed, max_questions=max_questions, batch_size=batch_size)
+    figures = {**meta.training.get("gate", {}), **figures}
     save_network(folder, network, replace(meta, gate=vars(gate), training={**meta.training, "gate": figures}))
     return {**vars(gate), **figures}
 
@@ -184,9 +195,19 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--temperature", type=float)
+    parser.add_argument("--gate-alone", action="store_true", help="leave the router's scores as they are")
+    parser.add_argument("--base", type=Path)
+    parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     figures = refit(
-        args.data, args.checkpoint, max_questions=args.questions, batch_size=args.batch, temperature=args.temperature
+        args.data,
+        args.checkpoint,
+        max_questions=args.questions,
+        batch_size=args.batch,
+        temperature=args.temperature,
+        gate_alone=args.gate_alone,
+        base_path=args.base,
+        device=args.device,
     )
     print(json.dumps(figures))
 

@@ -270,7 +270,7 @@ def opened(args: argparse.Namespace, *, max_new_tokens: int) -> tuple[Evaluation
     preset = load_preset(args.model)
     base = load_base(preset, base_path=args.base, device=args.device)
     network, meta = load_network(find_checkpoint(preset, args.checkpoint), base)
-    gate = AnswerabilityGate(**{**meta.gate, "coefficients": tuple(meta.gate["coefficients"])})
+    gate = AnswerabilityGate.of(meta.gate)
     library = Library(base, network, read_records(args.records))
     library.compile()
     return Evaluation(library, gate, seed=args.seed, max_new_tokens=max_new_tokens), meta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.router import AnswerabilityGate
+from models.router import SIZE, AnswerabilityGate
 from training.banks import PASSAGE_K, Bank, banks_of, held_out_asks, near_misses
 from training.library import MAX_NEW_TOKENS, Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, token_f1
 
 F1_LOST = 0.01
 NEAR = ("off_atoms", "off_near")  # asked of the right passage
+MIN_SIZE_RANGE = 1.0  # between the smallest and the largest kind of bank, to tell what size does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +33,12 @@ class Asked:
 def fit_gate(
     library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
-    """Fit logistic regression on the gate's four features, answerable against not.
+    """Ask held-out questions of banks of all kinds, and fit the gate on what it sees of them.
 
     Each question is asked of three banks: its passage (K = 3), a tenth of all passages with its own among them, and
     all passages (K = 8); and of four that cannot answer it: a passage of another article, both large banks without
     its article, and its passage without the atoms that hold the answer. Near misses of these passages are asked of
-    them. Kinds without an answer count as much as those with one, and half of them is nearly right: the last two. The
-    threshold is the highest that costs at most one point of F1 in each bank that can answer.
+    them.
 
     Returns:
         The gate, and figures for the record.
@@ -52,26 +52,68 @@ def fit_gate(
     misses = near_misses(library, seed=seed, limit=max_questions)
     for start in range(0, len(misses), batch_size):
         parts["off_near"].append(ask_passages(library, misses[start : start + batch_size]))
-    features = {name: torch.cat([a.features for a in part]) for name, part in parts.items()}
-    f1 = {name: [x for a in part for x in a.f1] for name, part in parts.items()}
+    gate, figures = fit_to(
+        {name: torch.cat([a.features for a in part]) for name, part in parts.items()},
+        {name: [x for a in part for x in a.f1] for name, part in parts.items()},
+    )
+    return gate, {"questions": len(asks), "atoms": len(library.atoms), **figures}
+
+
+def fit_to(
+    features: Mapping[str, Tensor], f1: Mapping[str, Sequence[float]]
+) -> tuple[AnswerabilityGate, dict[str, Any]]:
+    """Fit logistic regression, answerable against not, and set its threshold.
+
+    Kinds of bank without the answer count as much as those with it, and half of that is for near misses. The threshold
+    is the highest that costs at most one point of F1 in each bank that can answer, after the weight of the bank's size
+    was moved so that it costs as much in all of them.
+
+    Args:
+        features: By kind of bank, what the gate sees of each question, `[B, F]`.
+        f1: By kind that can answer, F1 of each question's answer.
+
+    Returns:
+        The gate, and figures for the record.
+    """
     own = [name for name in features if not name.startswith("off_")]
     # Each kind without the answer is held against the one with it that it comes from.
     off = {name: "passage" if name in NEAR else name.removeprefix("off_") for name in features if name not in own}
     near = [name for name in off if name in NEAR]
     groups = [(True, 1.0, own), (False, 0.5, near), (False, 0.5, [name for name in off if name not in near])]
-    gate = _logistic([(features[name], y, share / len(names)) for y, share, names in groups for name in names])
+    # What a bank without the answer lacks makes it smaller, and that alone must not give it away.
+    size = {name: features[off.get(name, name)][:, SIZE].mean() for name in features}
+    if max(size.values()) - min(size.values()) < MIN_SIZE_RANGE:
+        size = dict.fromkeys(size, torch.zeros(()))  # nothing to learn from: no slopes
+    gate = _logistic(
+        [(features[name], size[name], y, share / len(names)) for y, share, names in groups for name in names]
+    )
+    gate = _evened(gate, [features[name] for name in own], [f1[name] for name in own])
     scores = {name: gate(x).tolist() for name, x in features.items()}
     threshold = min(_threshold(scores[name], f1[name]) for name in own)
     refused = {name: np.array(values) < threshold for name, values in scores.items()}
     figures = {
-        "questions": len(asks),
-        "atoms": len(library.atoms),
         "auroc": {name: auroc(scores[known], scores[name]) for name, known in off.items()},
         "refused": {name: float(np.mean(flags)) for name, flags in refused.items()},
         "f1": {name: float(np.mean(f1[name])) for name in own},
         "f1_lost": {name: float(np.mean(refused[name] * np.array(f1[name]))) for name in own},
     }
     return replace(gate, threshold=threshold), figures
+
+
+def _evened(gate: AnswerabilityGate, features: Sequence[Tensor], f1: Sequence[Sequence[float]]) -> AnswerabilityGate:
+    """Move the weight of the bank's size so that one threshold costs as much F1 in banks of every size.
+
+    The threshold that costs one point, as a logit, is close to linear in the logarithm of the size.
+    """
+    sizes = np.array([float(x[:, SIZE].mean()) for x in features])
+    if gate.largest == 0.0:
+        return gate
+    limits = np.array([_threshold(gate(x).tolist(), values) for x, values in zip(features, f1, strict=True)])
+    limits = np.clip(limits, 1e-6, 1 - 1e-6)
+    slope = np.polyfit(sizes, np.log(limits / (1 - limits)), 1)[0]
+    coefficients = list(gate.coefficients)
+    coefficients[SIZE] -= float(slope)
+    return replace(gate, coefficients=tuple(coefficients))
 
 
 def _threshold(scores: Sequence[float], f1: Sequence[float]) -> float:
@@ -112,25 +154,38 @@ def _features(routed: RoutedAsks, replies: Sequence[Reply]) -> Asked:
     return Asked(features=routed.gate_features(torch.tensor([r.refusal_logprob for r in replies])))
 
 
-def _logistic(kinds: Sequence[tuple[Tensor, bool, float]]) -> AnswerabilityGate:
-    """Fit on kinds of question: features `[B, F]`, whether they can be answered, and what they count in all."""
-    x = torch.cat([features for features, _, _ in kinds]).double()
-    y = torch.cat([torch.full((len(features),), float(known)) for features, known, _ in kinds]).double()
-    share = torch.cat([torch.full((len(features),), share / len(features)) for features, _, share in kinds]).double()
+def _logistic(kinds: Sequence[tuple[Tensor, Tensor, bool, float]]) -> AnswerabilityGate:
+    """Fit on kinds of question: features `[B, F]`, log size of the bank, whether it can answer, and what they count."""
+    x = torch.cat([_with_size(features, size) for features, size, _, _ in kinds]).double()
+    y = torch.cat([torch.full((len(features),), float(knows)) for features, _, knows, _ in kinds]).double()
+    share = torch.cat([torch.full((len(features),), share / len(features)) for features, _, _, share in kinds]).double()
     mean, std = x.mean(0), x.std(0).clamp(min=1e-6)
     weight = torch.zeros(x.shape[1], dtype=torch.double, requires_grad=True)
     bias = torch.zeros((), dtype=torch.double, requires_grad=True)
 
     def loss() -> Tensor:
         logits = (x - mean) / std @ weight + bias
-        bce = (
-            torch.nn.functional.binary_cross_entropy_with_logits(logits, y, weight=share, reduction="sum") / share.sum()
-        )
-        return bce + 1e-4 * weight.square().sum()
+        bce = torch.nn.functional.binary_cross_entropy_with_logits(logits, y, weight=share, reduction="sum")
+        return bce / share.sum() + 1e-4 * weight.square().sum()
 
     minimise(loss, [weight, bias])
     scaled = (weight / std).detach()
-    return AnswerabilityGate(coefficients=tuple(scaled.tolist()), bias=float(bias.detach() - (scaled * mean).sum()))
+    coefficients, slopes = scaled.view(2, -1).tolist()
+    return AnswerabilityGate(
+        coefficients=tuple(coefficients),
+        slopes=tuple(slopes),
+        largest=max(float(size) for _, size, _, _ in kinds),
+        bias=float(bias.detach() - (scaled * mean).sum()),
+    )
+
+
+def _with_size(features_BF: Tensor, size: Tensor) -> Tensor:
+    """Return the features in a bank of log size `size`, and behind them their products with it, `[B, 2 F]`."""
+    sized = features_BF.clone()
+    sized[:, SIZE] = size
+    products = sized * size
+    products[:, SIZE] = 0.0  # the size alone counts once
+    return torch.cat([sized, products], dim=1)
 
 
 def minimise(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:

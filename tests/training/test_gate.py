@@ -1,5 +1,6 @@
 """The answerability gate: what it is fitted on, how well it parts clear cases, and what it refuses."""
 
+import math
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,10 +10,11 @@ import pytest
 import torch
 
 import training.gate
+from models.router import AnswerabilityGate
 from tests.training.samples import colours, make_record, river_and_town
 from tests.training.worlds import SPECS, base_of, library_over
 from training.banks import banks_of, other_article, same_article
-from training.gate import Asked, ask_banks, fit_gate
+from training.gate import SIZE, Asked, ask_banks, fit_gate, fit_to
 from training.library import Library
 
 
@@ -42,7 +44,10 @@ def test_clear_cases_are_told_apart_without_fault(monkeypatch):
     gate, figures = fit_gate(library_of(colours(40)))
     assert figures["auroc"] == dict.fromkeys(OFF, 1.0)
     assert all(figures["refused"][name] == 1.0 for name in OFF)
-    assert all(coefficient > 0 for coefficient in gate.coefficients)
+    weights = [a + s * gate.largest for a, s in zip(gate.coefficients, gate.slopes, strict=True)]
+    assert all(weight > 0 for weight in weights[:SIZE])
+    # A bank without the answer was smaller; that it is so says nothing.
+    assert weights[SIZE] == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.3, 2.0])
@@ -55,7 +60,7 @@ def test_the_threshold_costs_a_point_of_f1_in_the_worst_bank(monkeypatch, gap):
 
 
 def test_questions_that_are_answered_wrongly_anyway_cost_nothing_to_refuse(monkeypatch):
-    monkeypatch.setattr(training.gate, "ask_banks", clusters(0.3, f1=0.0))
+    monkeypatch.setattr(training.gate, "ask_banks", clusters(0.6, f1=0.0))
     _, figures = fit_gate(library_of(colours(40)))
     assert all(figures["refused"][name] > 0.9 for name in OFF)
     assert max(figures["f1_lost"].values()) == 0.0
@@ -72,6 +77,30 @@ def test_a_feature_that_says_nothing_gets_no_weight(monkeypatch):
     gate, _ = fit_gate(library_of(colours(8)))
     assert gate.coefficients[0] > 1.0
     assert gate.coefficients[1:] == pytest.approx((0.0, 0.0, 0.0), abs=1e-3)
+
+
+def test_one_threshold_costs_the_same_in_small_banks_and_large_ones():
+    generator = torch.Generator().manual_seed(0)
+
+    def kind(score, size, number=400):
+        noise = torch.randn(number, 1, generator=generator)
+        return torch.cat([score + noise, torch.zeros(number, 2), torch.full((number, 1), size)], dim=1)
+
+    # The best of many strangers scores higher, and so does the best of many that know.
+    known = {"passage": kind(2.0, 2.0), "shelf": kind(4.0, 6.0), "library": kind(5.0, 8.0)}
+    off = {"off_passage": kind(-1.0, 2.0), "off_shelf": kind(1.0, 6.0), "off_library": kind(2.0, 7.5)}
+    gate, figures = fit_to({**known, **off}, {name: [0.5] * 400 for name in known})
+    lost = figures["f1_lost"].values()
+    assert 0.5 * max(lost) < min(lost) and max(lost) <= 0.01
+    assert gate.largest == 8.0
+    assert all(figures["refused"][name] > 0.5 for name in off)
+
+
+def test_what_the_size_does_to_a_weight_ends_at_the_largest_bank_that_was_seen():
+    gate = AnswerabilityGate(coefficients=(1.0, 0.0, 0.0, 0.0), slopes=(0.5,), largest=4.0)
+    sizes = [0.0, 2.0, 4.0, 9.0]
+    logits = [math.log(p / (1 - p)) for p in gate(torch.tensor([[1.0, 0.0, 0.0, size] for size in sizes])).tolist()]
+    assert logits == pytest.approx([1.0, 2.0, 3.0, 3.0], abs=1e-4)
 
 
 def test_only_questions_with_gold_atoms_are_asked_and_no_more_than_the_limit(monkeypatch):
@@ -96,20 +125,21 @@ def test_near_misses_are_asked_of_their_own_passage_and_weigh_as_a_kind_however_
 
     def near(_library, asks):
         asked.extend(asks)
-        return Asked(features=torch.tensor([[2.0, 2.0, 2.0, -1.0]]).repeat(len(asks), 1))
+        return Asked(features=torch.tensor([[2.0, 2.0, -1.0, 2.0]]).repeat(len(asks), 1))
 
     def banks(library, asks, rng):
         found = clusters(2.0)(library, asks, rng)
         for name in NAMES:
-            found[name].features[:, 3] = 2.0
+            found[name].features[:, 2] = 2.0
         return found
 
     monkeypatch.setattr(training.gate, "ask_banks", banks)
     monkeypatch.setattr(training.gate, "ask_passages", near)
     gate, figures = fit_gate(library)
     assert [(ask.question.question, ask.passage) for ask in asked] == [("Who does not sleep?", 40)]
-    # One question against 120: were rows to count alike, the first three features would part nearly everything.
-    assert gate.coefficients[3] > max(gate.coefficients[:3])
+    # One question against 120: were rows to count alike, the first two features would part nearly everything.
+    weights = [a + s * gate.largest for a, s in zip(gate.coefficients, gate.slopes, strict=True)]
+    assert weights[2] > max(weights[:2])
     assert figures["auroc"]["off_near"] == figures["refused"]["off_near"] == 1.0
 
 

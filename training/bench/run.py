@@ -203,7 +203,7 @@ class _Run:
         prompts = Prompts(self.base, protocol_for(self.request.protocol, suite))
         self.header["suites"][suite.name] |= {**bank.facts(), **prompts.facts()}
         self._write_header()
-        gate = None if self.meta is None else AnswerabilityGate(**_gate(self.meta))
+        gate = None if self.meta is None else AnswerabilityGate.of(self.meta.gate)
         return bank, Answerer(self.base, gate, prompts, max_rows=self.request.batch)
 
     def _built(self, name: str) -> dict[str, Any]:
@@ -287,7 +287,3 @@ def _memory(
             hint=f"Train one with `d2a train --model {preset.name} --recipe {request.recipe}`",
         )
     return network, meta, ""
-
-
-def _gate(meta: CheckpointMeta) -> dict[str, Any]:
-    return {**meta.gate, "coefficients": tuple(meta.gate["coefficients"])}
