@@ -39,6 +39,8 @@ class TrainConfig:
         share_absent: Share of language-model questions asked of all other passages, with the refusal as target.
         share_withheld: Share of language-model questions asked of their passage without its gold and supporting atoms,
             with the refusal as target.
+        foreign_probes: Keep the probes of records made offline that are other documents' questions; a run with
+            `share_sibling` or `batch_route` draws such questions by itself.
         refuse_near_miss: Unanswerable questions of a passage train the model to refuse, instead of suppressing the
             adapter like off-topic ones.
         supporting_as_negative: Supporting atoms count as negatives of the router, instead of not at all.
@@ -80,6 +82,7 @@ class TrainConfig:
     share_sibling: float = 0.1
     share_absent: float = 0.1
     share_withheld: float = 0.0
+    foreign_probes: bool = True
     refuse_near_miss: bool = True
     supporting_as_negative: bool = False
     gold_forcing: float = 0.5

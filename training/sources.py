@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.atoms import AnnotationRecord, Question
-from training.annotation.filters import usable, within_reach
+from training.annotation.filters import own_questions, usable, within_reach
 from training.batches import MAX_PASSAGE_ATOMS
 from training.config import TrainConfig
 from training.corpus import MANIFEST, Annotation
@@ -44,7 +44,10 @@ def load_data(
     files = ensure_records(data, config, emit, out=out, annotation=annotation)
     by_source: dict[str, list[AnnotationRecord]] = {}
     for file in files:
-        kept = [within_reach(record, MAX_PASSAGE_ATOMS) for record in map(usable, read_records(file)) if record.atoms]
+        found = [record for record in map(usable, read_records(file)) if record.atoms]
+        kept = [within_reach(record, MAX_PASSAGE_ATOMS) for record in found]
+        if not config.foreign_probes:
+            kept = [own_questions(record) for record in kept]
         by_source.setdefault(file.parent.name, []).extend(kept)
     return mixed(by_source, config), files
 

@@ -19,11 +19,13 @@ from models.config import AtomizerConfig
 from models.errors import AtomizerError
 from tests.training.samples import river_and_town
 from training.annotation import DiscardedSampleError, build_annotator
-from training.annotation.filters import usable, usable_records, within_reach
+from training.annotation.filters import own_questions, usable, usable_records, within_reach
 from training.annotation.pipeline import AnnotationProgress, annotate_contexts, remaining
 from training.annotation.shards import read_shards
+from training.config import TrainConfig, load_config
 from training.datasets.context import Context, QAItem, locate
-from training.records import DataError
+from training.records import DataError, write_records
+from training.sources import load_data
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -224,3 +226,28 @@ def test_a_question_whose_gold_lies_behind_what_a_sample_shows_is_not_asked() ->
     assert within_reach(whole, 2).qa_pairs == (one,)
     assert within_reach(whole, 2).atoms == whole.atoms
     assert within_reach(whole, 3) == whole
+
+
+def test_an_offline_record_keeps_its_own_questions_and_what_was_altered_of_them() -> None:
+    annotator = build_annotator("offline", contexts(12), config=AtomizerConfig(), num_probes=2)
+    made = [annotator.annotate(context) for context in contexts(12)]
+    kept = [own_questions(each) for each in made]
+    names = [[q.question_id for q in each.qa_pairs] for each in kept]
+    assert any("/probe_" in q.question_id for each in made for q in each.qa_pairs)
+    assert not any("/probe_" in name for each in names for name in each)
+    assert [[q.question_id for q in each.qa_pairs if "/probe_" not in q.question_id] for each in made] == names
+    written = replace(made[0], annotation_meta=replace(made[0].annotation_meta, annotator="llm"))
+    assert own_questions(written) == written  # a language model's probes are of this document
+
+
+def test_a_run_of_d2a_leaves_out_the_probes_of_other_documents(tmp_path: Path) -> None:
+    probe = Question(question_id="Oland/probe_0", question="Who?", question_type="irrelevant", is_irrelevant=True)
+    offline = AnnotationMeta(annotator="offline")
+    records = [replace(r, qa_pairs=(*r.qa_pairs, probe), annotation_meta=offline) for r in river_and_town()]
+    write_records(tmp_path / "r.jsonl", records)
+    counts = {}
+    for foreign_probes in (True, False):
+        found, _ = load_data(tmp_path / "r.jsonl", TrainConfig(foreign_probes=foreign_probes), lambda _: None)
+        counts[foreign_probes] = sum(len(r.qa_pairs) for r in found)
+    assert counts[True] - counts[False] == len(records)
+    assert not load_config("smollm2").foreign_probes and load_config("smollm2", recipe="paper").foreign_probes

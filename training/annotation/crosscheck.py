@@ -16,10 +16,12 @@ from training.annotation.prompts import question_name
 from training.annotation.replies import Label
 from training.datasets.context import Context, QAItem
 
+PROBE = "/probe_"  # in the name of a question that is not one of the set
+
 
 def probe_item(context: Context, number: int, text: str) -> QAItem:
     """Return a probe as a question of the context, without an answer."""
-    return QAItem(question_id=f"{context.context_id}/probe_{number}", question=text, answers=())
+    return QAItem(question_id=f"{context.context_id}{PROBE}{number}", question=text, answers=())
 
 
 def question_of(item: QAItem, *, is_probe: bool) -> Question:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from models.atoms import AnnotationRecord, Question
+from training.annotation.crosscheck import PROBE
 from training.annotation.shards import read_shards
 
 
@@ -33,6 +34,16 @@ def usable(record: AnnotationRecord) -> AnnotationRecord:
         if not question.annotation_warnings and kept.issuperset(question.gold_atom_ids)
     )
     return replace(record, atoms=atoms, qa_pairs=questions).validated()
+
+
+def own_questions(record: AnnotationRecord) -> AnnotationRecord:
+    """Return a record made offline without the probes that are other documents' questions.
+
+    A run that asks siblings' and strangers' questions by itself needs none, and they would crowd out the near misses.
+    """
+    if record.annotation_meta.annotator != "offline":
+        return record
+    return replace(record, qa_pairs=tuple(q for q in record.qa_pairs if PROBE not in q.question_id))
 
 
 def within_reach(record: AnnotationRecord, num_atoms: int) -> AnnotationRecord:
