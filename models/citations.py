@@ -11,8 +11,8 @@ from models.atoms import Atom
 from models.results import Citation, DocumentInfo, RoutedAtom, StoredAtom
 
 MAX_CITATIONS = 3
-# An atom with this much weight took part in the answer even where it does not contain it.
-CITED_WEIGHT = 0.2
+# An atom with this much weight, above an even share of eight, took part even where it does not contain the answer.
+CITED_WEIGHT = 0.15
 
 
 def cite(

@@ -78,7 +78,7 @@ def quotes(*args, **kwargs):
 
 
 def test_the_atom_that_holds_the_answer_is_cited_with_its_place():
-    [citation], supported = cited("in MARN.", stored(0, OTTERS), stored(1, BORN), weights=[0.15, 0.05])
+    [citation], supported = cited("in MARN.", stored(0, OTTERS), stored(1, BORN), weights=[0.14, 0.05])
     assert supported
     assert (citation.quote, citation.page_index, citation.page_label) == (BORN, 1, "p1")
     assert TEXT[citation.char_start : citation.char_end] == citation.quote
@@ -91,7 +91,7 @@ def test_the_heaviest_of_several_holders_is_cited():
 
 
 def test_an_unsupported_answer_cites_the_heaviest_atom_and_says_so():
-    [citation], supported = cited("Paris", stored(0, OTTERS), stored(1, BORN), weights=[0.15, 0.1])
+    [citation], supported = cited("Paris", stored(0, OTTERS), stored(1, BORN), weights=[0.14, 0.1])
     assert (supported, citation.quote, citation.holds_answer) == (False, OTTERS, False)
 
 
@@ -136,9 +136,9 @@ def test_scripts_without_spaces_are_found_inside_a_sentence():
 
 def test_atoms_of_weight_are_cited_beside_the_holder_up_to_three():
     atoms = [stored(0, BUILT), stored(1, COST), stored(2, BORN), stored(3, OTTERS)]
-    assert quotes("Marn", *atoms, weights=[0.3, 0.25, 0.1, 0.2]) == [BORN, BUILT, COST]
+    assert quotes("Marn", *atoms, weights=[0.3, 0.25, 0.1, 0.15]) == [BORN, BUILT, COST]
     assert MAX_CITATIONS == 3
-    assert quotes("Marn", *atoms, weights=[0.3, 0.19, 0.1, 0.19]) == [BORN, BUILT]
+    assert quotes("Marn", *atoms, weights=[0.3, 0.14, 0.1, 0.14]) == [BORN, BUILT]
 
 
 def test_a_span_that_moved_is_quoted_as_the_document_has_it():
