@@ -250,9 +250,11 @@ class Library:
         refusal_P = [
             self._refusal_of_each([prompts[i] for i in pair_B[part].tolist()], row_P[part])
             for part in torch.arange(len(row_P), device=row_P.device).split(READ_PAIRS)
+            if len(part)  # banks of one article hold nothing without it
         ]
         refusal_BM = torch.zeros(best.score_BC.shape, device=row_P.device)
-        refusal_BM[pair_B, pair_M] = torch.cat(refusal_P)
+        if refusal_P:
+            refusal_BM[pair_B, pair_M] = torch.cat(refusal_P)
         return best, refusal_BM
 
     def _refusal_of_each(self, prompts: Sequence[Sequence[int]], row_P: Tensor) -> Tensor:
