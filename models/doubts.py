@@ -14,6 +14,7 @@ from models.lexical import tokenize
 from models.opposites import OPPOSITES
 
 NUM_DOUBTS = 3
+MAX_NAMES = 3  # a long question, or one that quotes a text, has many that no atom has
 _WORD = re.compile(r"\w+(?:'\w+)?")
 _NEGATIONS = frozenset({"not", "no", "never", "none", "neither", "nor", "without", "cannot", "except", "unable"})
 
@@ -25,8 +26,8 @@ def doubts(question: str, texts: Sequence[str]) -> tuple[float, float, float]:
         texts: Of the atoms that may answer it, in any order; none casts no doubt.
 
     Returns:
-        How many of its names and numbers no atom has; 1 if an atom has the opposite of a word that none has, else 0;
-        and 1 if it has a negation and the atom that shares most words with it has none, else 0.
+        How many of its names and numbers no atom has, 3 at most; 1 if an atom has the opposite of a word that none has,
+        else 0; and 1 if it has a negation and the atom that shares most words with it has none, else 0.
     """
     if not texts:
         return 0.0, 0.0, 0.0
@@ -38,7 +39,7 @@ def doubts(question: str, texts: Sequence[str]) -> tuple[float, float, float]:
     opposite = any(other in known and other not in own for word in missing for other in OPPOSITES.get(_bare(word), ()))
     stems = set(tokenize(question))
     nearest = max(texts, key=lambda text: len(stems & set(tokenize(text))))
-    return float(names), float(opposite), float(_negates(question) and not _negates(nearest))
+    return float(min(names, MAX_NAMES)), float(opposite), float(_negates(question) and not _negates(nearest))
 
 
 def _words(text: str) -> list[str]:

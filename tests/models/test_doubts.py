@@ -13,6 +13,10 @@ FERRY = "Kant's ferry did not sink."
     [
         ("Who measured the deepest lake of Oland?", (0, 0, 0)),
         ("Who measured the deepest lake of Norland in 1914?", (2, 0, 0)),  # a name and a number
+        (
+            "Who of Norland, Westland, Eastland and Marn measured it in 1914 or 1915?",
+            (3, 0, 0),
+        ),  # six, and no more than 3
         ("Norland has a lake; who measured it?", (0, 0, 0)),  # the first word has its capital anyway
         ("What is Kant\u2019s lake called?", (0, 0, 0)),  # a possessive, in either apostrophe
         ("Who never measured the deepest lake?", (0, 0, 1)),
