@@ -162,20 +162,24 @@ class AnswerabilityGate:
 
     Args:
         coefficients: a.
-        slopes: s, what the logarithm of the bank's size adds to each, up to that of the largest bank it was fitted on.
+        slopes: s, what the logarithm of the bank's size adds to each.
+        largest: The largest log size it was fitted on: a larger bank counts as one of that size. None has no end.
     """
 
     coefficients: tuple[float, ...] = (1.0, 4.0, 0.0, 0.0)
     slopes: tuple[float, ...] = ()
-    largest: float = 0.0
+    largest: float | None = None
     bias: float = 0.0
     threshold: float = 0.5
 
     def __call__(self, features_BF: Tensor) -> Tensor:
         """Return answerability in [0, 1] from features `[..., F]` as `gate_features` builds them."""
         a, s = (torch.tensor(x, dtype=features_BF.dtype) for x in (self.coefficients, self.slopes))
-        size_B = features_BF[..., SIZE].clamp(max=self.largest)
-        return torch.sigmoid(features_BF[..., : len(a)] @ a + size_B * (features_BF[..., : len(s)] @ s) + self.bias)
+        if self.largest is not None:
+            features_BF = features_BF.clone()
+            features_BF[..., SIZE].clamp_(max=self.largest)
+        slope_B = features_BF[..., : len(s)] @ s
+        return torch.sigmoid(features_BF[..., : len(a)] @ a + features_BF[..., SIZE] * slope_B + self.bias)
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> AnswerabilityGate:

@@ -43,9 +43,10 @@ def held_out_asks(library: Library, *, seed: int, limit: int) -> list[Ask]:
     return asks[:limit]
 
 
-def near_misses(library: Library, *, seed: int, limit: int) -> list[Ask]:
-    """Draw questions that look as if their passage answered them."""
+def near_misses(library: Library, *, by_people: bool, seed: int, limit: int) -> list[Ask]:
+    """Draw questions that look as if their passage answered them, written by people or made by rules."""
     asks = [a for p in range(len(library.records)) for a in library.asks(p) if a.question.is_irrelevant]
+    asks = [a for a in asks if a.question.is_generated_irrelevant != by_people]
     random.Random(seed).shuffle(asks)
     return asks[:limit]
 

@@ -166,18 +166,26 @@ def refit(
     from models.checkpoint import load_network, read_meta, save_network
     from models.presets import load_preset
     from training.config import load_config
-    from training.sources import load_data, split_records
+    from training.records import DataError
+    from training.sources import data_facts, load_data, split_records
 
     meta = read_meta(folder)
     # What decides the split; the rest of the configuration may have had other fields when this was trained.
-    kept = {name: meta.training["config"][name] for name in ("records", "seed", "holdout_passages")}
+    decides = ("records", "seed", "holdout_passages", "mixture", "foreign_probes")
+    kept = {name: meta.training["config"][name] for name in decides if name in meta.training["config"]}
     config = load_config(meta.preset).with_overrides(kept)
     base = load_base(load_preset(meta.preset), base_path=base_path, device=device)
     network, _ = load_network(folder, base)
     if temperature is not None:
         spec = replace(meta.spec, router=replace(meta.spec.router, temperature=temperature))
         meta, network.spec, network.router.spec = replace(meta, spec=spec), spec, spec.router
-    held_out, _ = split_records(load_data(data, config, lambda _: None)[0], config)
+    held_out, trained = split_records(load_data(data, config, lambda _: None)[0], config)
+    facts, before = data_facts([], config, trained), meta.training["data"]
+    if any(facts[name] != before[name] for name in facts):
+        raise DataError(
+            f"{data}: gives other training passages than the checkpoint had: {facts}",
+            hint="Name the records that it was trained on; what is held out must not be among them",
+        )
     library = Library(base, network, held_out)
     library.compile()
     fit = fit_gate if gate_alone else calibrate

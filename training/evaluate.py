@@ -5,9 +5,9 @@
 Banks: `passage`, one a passage (K = 3), and `library`, one of all passages (K = 8); `passage@2` is the first with
 K = 2. `--limit` draws that many questions at random; banks stay complete. Rows that put text into the prompt:
 `+atoms`, `+document`. `shuffled` attaches another article's memory, and `shuffled-answering` the same one to a model
-that may not begin with the refusal. Where the gate decides alone no memory may, and the column `may_refuse` is F1 as if
-it might. `--rows` with nothing behind it measures routing alone, which needs no language model unless the router has it
-read candidates.
+that may not begin with the refusal. Where the gate decides alone no other memory may, and the column `may_refuse` is F1
+as if it might. `--rows` with nothing behind it measures routing alone, which needs no language model unless the router
+has it read candidates.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Evaluation:
             replies = self.library.answer(asks, None, contexts=texts, max_new_tokens=self.max_new_tokens)
             return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
         if bank in ("shuffled", "shuffled-answering"):
-            return self._shuffled(asks, routed("shuffled"), may_refuse=None if bank == "shuffled" else False)
+            return self._shuffled(asks, routed("shuffled"), may_refuse=bank == "shuffled")
         if bank == "wrong-document":
             return self._wrong_document(asks, routed)
         route = routed(bank)
@@ -110,9 +110,11 @@ class Evaluation:
         replies = self.library.answer(
             asks, self.library.adapter(route), contexts=contexts, max_new_tokens=0 if off_topic else self.max_new_tokens
         )
+        if bank == "gold":  # given, not routed: there is nothing for the gate to judge
+            return [self._result(a, r) for a, r in zip(asks, replies, strict=True)]
         return self._results(asks, replies, route)
 
-    def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks, *, may_refuse: bool | None) -> list[dict[str, Any]]:
+    def _shuffled(self, asks: Sequence[Ask], route: RoutedAsks, *, may_refuse: bool) -> list[dict[str, Any]]:
         """Give every question the memory that a question about another article would be given."""
         adapter = self.library.adapter(route)
         replies = self.library.answer(asks, adapter, max_new_tokens=self.max_new_tokens, may_refuse=may_refuse)

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.router import SIZE, AnswerabilityGate
+from models.router import MASKED_SCORE, SIZE, AnswerabilityGate
 from training.banks import PASSAGE_K, Bank, banks_of, held_out_asks, near_misses
 from training.library import MAX_NEW_TOKENS, Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, token_f1
 
 F1_LOST = 0.01
-NEAR = ("off_atoms", "off_near")  # asked of the right passage
+NEAR = ("off_atoms", "off_near", "off_altered")  # asked of the right passage
 MIN_SIZE_RANGE = 1.0  # between the smallest and the largest kind of bank, to tell what size does
 
 
@@ -37,8 +37,8 @@ def fit_gate(
 
     Each question is asked of three banks: its passage (K = 3), a tenth of all passages with its own among them, and
     all passages (K = 8); and of four that cannot answer it: a passage of another article, both large banks without
-    its article, and its passage without the atoms that hold the answer. Near misses of these passages are asked of
-    them.
+    its article, and its passage without the atoms that hold the answer. Near misses of these passages, by
+    people and by rules, are asked of them.
 
     Returns:
         The gate, and figures for the record.
@@ -49,9 +49,10 @@ def fit_gate(
     for start in range(0, len(asks), batch_size):
         for name, asked in ask_banks(library, asks[start : start + batch_size], rng).items():
             parts[name].append(asked)
-    misses = near_misses(library, seed=seed, limit=max_questions)
-    for start in range(0, len(misses), batch_size):
-        parts["off_near"].append(ask_passages(library, misses[start : start + batch_size]))
+    for name, by_people in (("off_near", True), ("off_altered", False)):
+        misses = near_misses(library, by_people=by_people, seed=seed, limit=max_questions)
+        for start in range(0, len(misses), batch_size):
+            parts[name].append(ask_passages(library, misses[start : start + batch_size]))
     gate, figures = fit_to(
         {name: torch.cat([a.features for a in part]) for name, part in parts.items()},
         {name: [x for a in part for x in a.f1] for name, part in parts.items()},
@@ -75,6 +76,9 @@ def fit_to(
     Returns:
         The gate, and figures for the record.
     """
+    # A bank that holds nothing is refused anyway, and its score is no score.
+    features = {name: x[x[:, 0] > MASKED_SCORE / 2] for name, x in features.items()}
+    features = {name: x for name, x in features.items() if len(x)}
     own = [name for name in features if not name.startswith("off_")]
     # Each kind without the answer is held against the one with it that it comes from.
     off = {name: "passage" if name in NEAR else name.removeprefix("off_") for name in features if name not in own}
@@ -83,7 +87,7 @@ def fit_to(
     # What a bank without the answer lacks makes it smaller, and that alone must not give it away.
     size = {name: features[off.get(name, name)][:, SIZE].mean() for name in features}
     if max(size.values()) - min(size.values()) < MIN_SIZE_RANGE:
-        size = dict.fromkeys(size, torch.zeros(()))  # nothing to learn from: no slopes
+        size = dict.fromkeys(size, torch.zeros(()))  # nothing to learn from
     gate = _logistic(
         [(features[name], size[name], y, share / len(names)) for y, share, names in groups for name in names]
     )
@@ -105,9 +109,9 @@ def _evened(gate: AnswerabilityGate, features: Sequence[Tensor], f1: Sequence[Se
 
     The threshold that costs one point, as a logit, is close to linear in the logarithm of the size.
     """
-    sizes = np.array([float(x[:, SIZE].mean()) for x in features])
-    if gate.largest == 0.0:
+    if gate.largest is None:
         return gate
+    sizes = np.array([float(x[:, SIZE].mean()) for x in features])
     limits = np.array([_threshold(gate(x).tolist(), values) for x, values in zip(features, f1, strict=True)])
     limits = np.clip(limits, 1e-6, 1 - 1e-6)
     slope = np.polyfit(sizes, np.log(limits / (1 - limits)), 1)[0]
@@ -174,7 +178,7 @@ def _logistic(kinds: Sequence[tuple[Tensor, Tensor, bool, float]]) -> Answerabil
     return AnswerabilityGate(
         coefficients=tuple(coefficients),
         slopes=tuple(slopes),
-        largest=max(float(size) for _, size, _, _ in kinds),
+        largest=max(float(size) for _, size, _, _ in kinds) or None,
         bias=float(bias.detach() - (scaled * mean).sum()),
     )
 

@@ -94,13 +94,14 @@ def split_records(records: list, config: TrainConfig) -> tuple[list, list]:
     """
     order = list(range(len(records)))
     random.Random(config.seed).shuffle(order)
-    missed = [place for place in order if any(_is_human_miss(q) for q in records[place].qa_pairs)]
     first: dict[str, int] = {}
-    for place in (*missed[: config.holdout_passages // 2], *order):
+    for place in order:
         if any(q.gold_atom_ids and q.answers for q in records[place].qa_pairs):
             first.setdefault(records[place].context, place)
-    places = sorted(list(first.values())[: min(config.holdout_passages, len(first) // 4)])
-    held_out = [records[place] for place in places]
+    count = min(config.holdout_passages, len(first) // 4)
+    missed = [place for place in first.values() if any(_is_human_miss(q) for q in records[place].qa_pairs)]
+    chosen = dict.fromkeys([*missed[: count // 2], *first.values()])
+    held_out = [records[place] for place in sorted(list(chosen)[:count])]
     texts = {record.context for record in held_out}
     return held_out, [record for record in records if record.context not in texts]
 
@@ -134,7 +135,7 @@ def data_facts(files: Sequence[Path], config: TrainConfig, records: Sequence[Ann
         "passages": len(records),
         "questions": sum(len(r.qa_pairs) for r in records),
     }
-    for folder in (files[0].parent, files[0].parent.parent):
+    for folder in (folder for file in files[:1] for folder in (file.parent, file.parent.parent)):
         if (folder / MANIFEST).is_file():
             return {**facts, "manifest": json.loads((folder / MANIFEST).read_text("utf-8"))}
     return facts

@@ -17,6 +17,8 @@ FERRY = "Kant's ferry did not sink."
             "Who of Norland, Westland, Eastland and Marn measured it in 1914 or 1915?",
             (3, 0, 0),
         ),  # six, and no more than 3
+        ("The pump is broken. How do I mend it?", (0, 0, 0)),  # a sentence's first word, and "I"
+        ("Did Dr. Spry measure it?", (2, 0, 0)),  # no sentence ends behind a title
         ("Norland has a lake; who measured it?", (0, 0, 0)),  # the first word has its capital anyway
         ("What is Kant\u2019s lake called?", (0, 0, 0)),  # a possessive, in either apostrophe
         ("Who never measured the deepest lake?", (0, 0, 1)),

@@ -87,7 +87,7 @@ def test_both_shuffled_rows_attach_the_same_memory_and_only_one_lets_the_model_r
     evaluation.run(answerable(evaluation.library)[:4], ["shuffled", "shuffled-answering"])
     first, second = seen["rows"]
     assert first == second and all(first)
-    assert seen["may_refuse"] == [None, False]
+    assert seen["may_refuse"] == [True, False]
 
 
 def test_a_reply_that_may_not_refuse_begins_otherwise(evaluation, monkeypatch):
@@ -182,12 +182,17 @@ def test_contexts_are_the_routed_atoms_or_documents(spied):
 def test_results_score_the_reply_and_rank_the_gold_atom(spied):
     evaluation, _ = spied
     asks = answerable(evaluation.library)[:3]  # colours of passage 0: red, blue, green
-    results = evaluation.run(asks, ["no-context", "gold"])
+    results = evaluation.run(asks, ["no-context", "gold", "passage"])
     assert [r["f1"] for r in results["no-context"]] == [1.0, 0.0, 0.0]
-    assert "answerability" not in results["no-context"][0]
-    # The gold row: weights sum to 1, its word score stands at 1, and the refusal at -1: sigmoid(1 + 2 - 0.1 - 1).
-    first = results["gold"][0]
-    assert first["rank"] == 1 and first["answerability"] == pytest.approx(1 / (1 + np.exp(-1.9)))
+    for row in ("no-context", "gold"):  # nothing was routed, so that there is nothing to judge
+        assert {"answerability", "rank"}.isdisjoint(results[row][0])
+    for ask, result in zip(asks, results["passage"], strict=True):
+        score, lexical, refusal, size, *_ = result["gate_features"]
+        assert (refusal, size) == (-1.0, pytest.approx(np.log(3)))
+        logit = score + 2 * lexical - 0.1 - 1  # the gate of these tests
+        assert result["answerability"] == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-4)
+        found = evaluation.library.route_passages(evaluation.library.query_keys([ask]), [ask], top_k=3)
+        assert found.row_BK[0, result["rank"] - 1] in ask.gold
 
 
 def test_every_row_runs_on_a_tiny_model(evaluation):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import training.gate
-from models.router import AnswerabilityGate
+from models.router import MASKED_SCORE, AnswerabilityGate
 from tests.training.samples import colours, make_record, river_and_town
 from tests.training.worlds import SPECS, base_of, library_over
 from training.banks import banks_of, other_article, same_article
@@ -44,7 +44,7 @@ def test_clear_cases_are_told_apart_without_fault(monkeypatch):
     gate, figures = fit_gate(library_of(colours(40)))
     assert figures["auroc"] == dict.fromkeys(OFF, 1.0)
     assert all(figures["refused"][name] == 1.0 for name in OFF)
-    weights = [a + s * gate.largest for a, s in zip(gate.coefficients, gate.slopes, strict=True)]
+    weights = [a + s * (gate.largest or 0.0) for a, s in zip(gate.coefficients, gate.slopes, strict=True)]
     assert all(weight > 0 for weight in weights[:SIZE])
     # A bank without the answer was smaller; that it is so says nothing.
     assert weights[SIZE] == pytest.approx(0.0, abs=1e-6)
@@ -97,10 +97,13 @@ def test_one_threshold_costs_the_same_in_small_banks_and_large_ones():
 
 
 def test_what_the_size_does_to_a_weight_ends_at_the_largest_bank_that_was_seen():
-    gate = AnswerabilityGate(coefficients=(1.0, 0.0, 0.0, 0.0), slopes=(0.5,), largest=4.0)
+    gate = AnswerabilityGate(coefficients=(1.0, 0.0, 0.0, 0.25), slopes=(0.5,), largest=4.0)
     sizes = [0.0, 2.0, 4.0, 9.0]
-    logits = [math.log(p / (1 - p)) for p in gate(torch.tensor([[1.0, 0.0, 0.0, size] for size in sizes])).tolist()]
-    assert logits == pytest.approx([1.0, 2.0, 3.0, 3.0], abs=1e-4)
+    features = torch.tensor([[1.0, 0.0, 0.0, size] for size in sizes])
+    # 1 + 0.25 size + 0.5 size, up to a size of 4, or without an end.
+    for used, last in ((gate, 4.0), (replace(gate, largest=None), 7.75)):
+        logits = [math.log(p / (1 - p)) for p in used(features).tolist()]
+        assert logits == pytest.approx([1.0, 2.5, 4.0, last], abs=1e-3)
 
 
 def test_only_questions_with_gold_atoms_are_asked_and_no_more_than_the_limit(monkeypatch):
@@ -119,8 +122,9 @@ def test_only_questions_with_gold_atoms_are_asked_and_no_more_than_the_limit(mon
 
 def test_near_misses_are_asked_of_their_own_passage_and_weigh_as_a_kind_however_few(monkeypatch):
     records = colours(40)
-    missed = make_record("Oland", ["Hen 1 sleeps."], [("Who does not sleep?", "", [])])
-    library = library_of([*records, missed])
+    missed = make_record("Oland", ["Hen 1 sleeps."], [("Who does not sleep?", "", []), ("Who rests?", "", [])])
+    by_rule = replace(missed.qa_pairs[1], is_generated_irrelevant=True)
+    library = library_of([*records, replace(missed, qa_pairs=(missed.qa_pairs[0], by_rule))])
     asked = []
 
     def near(_library, asks):
@@ -136,11 +140,22 @@ def test_near_misses_are_asked_of_their_own_passage_and_weigh_as_a_kind_however_
     monkeypatch.setattr(training.gate, "ask_banks", banks)
     monkeypatch.setattr(training.gate, "ask_passages", near)
     gate, figures = fit_gate(library)
-    assert [(ask.question.question, ask.passage) for ask in asked] == [("Who does not sleep?", 40)]
-    # One question against 120: were rows to count alike, the first two features would part nearly everything.
-    weights = [a + s * gate.largest for a, s in zip(gate.coefficients, gate.slopes, strict=True)]
+    assert [(ask.question.question, ask.passage) for ask in asked] == [("Who does not sleep?", 40), ("Who rests?", 40)]
+    # A question each against 120: were rows to count alike, the first two features would part nearly everything.
+    weights = [a + s * (gate.largest or 0.0) for a, s in zip(gate.coefficients, gate.slopes, strict=True)]
     assert weights[2] > max(weights[:2])
-    assert figures["auroc"]["off_near"] == figures["refused"]["off_near"] == 1.0
+    assert figures["auroc"]["off_near"] == figures["refused"]["off_near"] == figures["refused"]["off_altered"] == 1.0
+
+
+def test_a_bank_that_holds_nothing_does_not_weigh_in():
+    generator = torch.Generator().manual_seed(0)
+    own = torch.rand(100, 4, generator=generator) + torch.tensor([1.0, 0.0, 0.0, 1.0])
+    off = torch.rand(100, 4, generator=generator) + torch.tensor([0.0, 0.0, 0.0, 1.0])
+    nothing = torch.tensor([[MASKED_SCORE, 0.0, -0.1, 0.0]]).repeat(20, 1)
+    fits = [
+        fit_to({"passage": own, "off_passage": x}, {"passage": [0.5] * 100}) for x in (off, torch.cat([off, nothing]))
+    ]
+    assert fits[0] == fits[1]
 
 
 def test_banks_that_know_nothing_hold_no_atom_of_the_questions_article():

@@ -60,8 +60,9 @@ def generated(row: Row) -> tuple[str, float]:
 def reply(row: Row, refuser: str) -> tuple[bool, str, float]:
     """Return whether `refuser` refuses, the text that the user would read, and its F1 against the references.
 
-    Under `gate` a model that refuses in words has given a wrong answer: only the gate may refuse. Under the others a
-    model whose refusal was overruled (the gate decides alone) has refused. A row that failed is no refusal.
+    Under `gate` a model that refuses in words has given a wrong answer: only the gate may refuse. Under `generation` a
+    model whose refusal was overruled has refused; `both` is what a user gets, its answer. A row that failed is no
+    refusal.
     """
     if row.error:
         return False, "", 0.0
@@ -70,7 +71,7 @@ def reply(row: Row, refuser: str) -> tuple[bool, str, float]:
         return True, REFUSAL, 0.0
     if refuser == "gate":
         return False, "" if says_no(text) else text, 0.0 if says_no(text) else f1
-    refuses = says_no(text) or "overruled" in row.extra
+    refuses = says_no(text) or (refuser == "generation" and "overruled" in row.extra)
     return refuses, REFUSAL if refuses else text, 0.0 if refuses else f1
 
 

@@ -108,15 +108,15 @@ def test_a_system_without_a_gate_refuses_in_words_alone():
     assert operating_curve(rows) == [] and risk_coverage(rows) == []
 
 
-def test_a_refusal_that_was_overruled_counts_where_the_model_may_refuse_and_the_answer_where_the_gate_decides():
+def test_a_refusal_that_was_overruled_counts_where_the_model_decides_and_its_answer_everywhere_else():
     rows = [
         row("a", 1.0, answerability=0.9, extra={"overruled": True}),
         row("b", 0.5, answerability=0.9),
         row("u", 0.0, answerability=0.6, prediction="Oslo", extra={"overruled": True}, kind="human"),
     ]
     found = summarize(rows)["refusers"]
-    assert {who: f["answerable_f1"] for who, f in found.items()} == {"gate": 0.75, "generation": 0.25, "both": 0.25}
-    assert {who: f["refusal_f1"] for who, f in found.items()} == {"gate": 0.0, "generation": 1.0, "both": 1.0}
+    assert {who: f["answerable_f1"] for who, f in found.items()} == {"gate": 0.75, "generation": 0.25, "both": 0.75}
+    assert {who: f["refusal_f1"] for who, f in found.items()} == {"gate": 0.0, "generation": 1.0, "both": 0.0}
     # As it is used: nothing is refused, whatever the model would.
     assert operating_point(rows) == (0.0, 0.75)
 
