@@ -34,7 +34,7 @@ class CheckpointMeta:
     """What a checkpoint says of itself.
 
     Args:
-        gate: Coefficients, bias and threshold of the answerability gate.
+        gate: The answerability gate, as `models.router.AnswerabilityGate` names its numbers.
         training: Configuration, data manifest and held-out figures of the run.
         fingerprint: 16 hex digits over weights, shape and gate; filled in on load.
     """

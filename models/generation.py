@@ -107,7 +107,7 @@ def continue_greedily(
 
 @lru_cache(maxsize=4)
 def refusal_beginnings(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return every token with which an answer that refuses can begin, in any case, or ends at once.
+    """Return the tokens with which an answer that refuses can begin, in any case, or ends at once.
 
     A model that is kept from the refusal's own first token alone writes it with a capital, or behind a quote: so tokens
     without a letter or digit are among these too.

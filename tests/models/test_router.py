@@ -145,7 +145,7 @@ def test_metadata_comes_from_the_atom_alone() -> None:
     assert atom_metadata([]).shape == (0, 4)
 
 
-def test_the_gate_is_a_logistic_of_its_four_signals() -> None:
+def test_the_gate_is_a_logistic_of_its_signals_as_far_as_it_was_fitted_with_them() -> None:
     gate = AnswerabilityGate(coefficients=(4.0, 2.0, -0.5, -0.25), bias=-1.0)
     signals = [torch.tensor(x) for x in (0.5, 0.25, -3.0, math.e**2, (-2.0, 1.0, 0.0, 1.0))]
     # 4 * 0.5 + 2 * 0.25 + 0.5 * 3 - 0.25 * ln(e^2) - 1 = 2.5; sigmoid(2.5) = 0.92414

@@ -1,10 +1,15 @@
 """Token states as a bank keeps them: both formats by hand, the error bound, and channels far larger than the rest."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from models.errors import ConfigError
+from models.network import MemoryNetwork
 from models.stored_states import as_stored, dequantise, load_states, pack, quantise, store_states, unpack
+from tests.models.tiny import tiny_base, tiny_spec
 
 
 def noise(*shape, seed=0):
@@ -94,3 +99,12 @@ def test_states_keep_their_own_dtype_and_nothing_becomes_nothing():
     [once] = as_stored([narrow], "int8")
     assert once.dtype == torch.bfloat16 and not torch.equal(once, narrow)
     assert as_stored([], "int8") == []
+
+
+def test_a_base_that_six_bits_do_not_fit_is_refused_before_anything_is_trained_or_stored() -> None:
+    base = tiny_base("llama")
+    spec = tiny_spec("d2a", kv={"source": "tokens", "store": "int6"})
+    MemoryNetwork(spec, base)
+    odd = SimpleNamespace(hidden_size=base.hidden_size + 2)
+    with pytest.raises(ConfigError, match=r"int6 needs a base whose width is a multiple of 4, got \d+"):
+        MemoryNetwork(spec, odd)
