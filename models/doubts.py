@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from models.lexical import tokenize
 from models.opposites import OPPOSITES
@@ -33,7 +34,7 @@ def doubts(question: str, texts: Sequence[str]) -> tuple[float, float, float]:
     if not texts:
         return 0.0, 0.0, 0.0
     asked = _words(question)
-    known = {_bare(word) for text in texts for word in _words(text)}
+    known = frozenset().union(*map(_bare_words, texts))
     missing = [word for word in asked if _bare(word) not in known]
     names = {word for word in _names(question) if _bare(word) not in known}
     own = {_bare(word) for word in asked}
@@ -54,6 +55,12 @@ def _names(question: str) -> list[str]:
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.replace("\u2019", "'"))
+
+
+@lru_cache(maxsize=32768)
+def _bare_words(text: str) -> frozenset[str]:
+    """Return the words of an atom, which are compared with those of many questions."""
+    return frozenset(map(_bare, _words(text)))
 
 
 def _bare(word: str) -> str:

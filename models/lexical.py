@@ -57,8 +57,14 @@ def tokenize(text: str) -> list[str]:
     and the top-8 of the whole set from 83.0 to 86.0 %. Runs of Chinese, Japanese and Korean characters give
     every character and every pair of neighbours, so that a word inside a run is found.
     """
+    return list(_tokens(text))
+
+
+@lru_cache(maxsize=32768)
+def _tokens(text: str) -> tuple[str, ...]:
+    """Keep the terms of a text: an atom is split for its index, and again for every question that it may answer."""
     words = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
-    return [_stem(term) for word in words for term in _terms(word) if term not in STOP_WORDS]
+    return tuple(_stem(term) for word in words for term in _terms(word) if term not in STOP_WORDS)
 
 
 def _terms(word: str) -> Iterator[str]:
