@@ -30,7 +30,7 @@ from torch import Tensor
 
 from models.atoms import AnnotationRecord, Atom, Question
 from models.base import FrozenBase, load_base
-from models.injection import ComposedAdapter, LayerPrefix, attached
+from models.injection import ComposedAdapter, LayerPrefix
 from models.network import MemoryNetwork
 from models.presets import load_preset
 from models.router import atom_metadata
@@ -42,9 +42,10 @@ from training.features import FeatureCache, LiveFeatures, build_cache
 from training.losses import distill_topk_loss, lm_loss
 from training.records import read_records
 from training.step import TrainStep
+from training.upper import cuda_graphs
 
 SENTENCES = 4
-WARM_UP = 1
+ROUNDS = 3  # that do not count, on a GPU: a shape gets its graph when it comes the third time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +101,17 @@ def first_records(records: Sequence[AnnotationRecord], num_questions: int | None
 
 
 def seconds_each(prepare: Callable[[Any], Callable[[], object]], items: Sequence[Any], device: torch.device) -> float:
-    """Return the median time of what `prepare` returns, over all items but the first."""
+    """Return the median time of what `prepare` returns, over all items, after runs that do not count."""
     seconds = []
-    for item in items:
+    before = [*items] * ROUNDS if device.type == "cuda" else items[:1]
+    for item in [*before, *items]:
         action = prepare(item)
         _wait(device)
         start = time.perf_counter()
         action()
         _wait(device)
         seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[WARM_UP:])
+    return statistics.median(seconds[-len(items) :])
 
 
 def whole_step(step: TrainStep, phase: Phase) -> Callable[[Batch], Callable[[], None]]:
@@ -140,14 +142,11 @@ def upper_stack(step: TrainStep, phase: Phase, batch: Batch) -> Callable[[], Non
     adapter, rows = leaves(composed(step, phase, batch)), slice(0, batch.num_lm)
     row_B = step.features.target_rows(batch.question_B[rows], batch.refuse_B[rows])
     targets, teacher = step.features.targets(row_B), step.features.teacher(row_B)
-    base, start = step.base, step.base.num_layers - step.network.spec.num_memory_layers
 
     def run() -> None:
-        with attached(base, adapter):
-            out_BLD = base.run_layers(targets.state_BLD, targets.mask_BL, start=start, stop=base.num_layers)
-        logits_TV = base.logits(out_BLD[targets.before_BL])
-        lm, num_tokens = lm_loss(logits_TV, targets.token_BL[targets.answer_BL])
-        student_TV = logits_TV[teacher.taught_A]
+        answer = step.upper.answers(adapter, targets)
+        lm, num_tokens = lm_loss(answer.logits_TV, answer.target_T)
+        student_TV = answer.logits_TV[teacher.taught_A]
         distill, num_taught = distill_topk_loss(student_TV, teacher.best, temperature=step.config.distill_temperature)
         (lm / num_tokens + distill / num_taught.clamp(min=1)).backward()
 
@@ -184,16 +183,19 @@ def measure(
 
     def step_with(features: FeatureCache | LiveFeatures) -> TrainStep:
         torch.manual_seed(config.seed)
-        return TrainStep(base, MemoryNetwork(spec, base).to(base.device), features, metadata_NM, config)
+        network = MemoryNetwork(spec, base).to(base.device)
+        capture = cuda_graphs() if config.cuda_graphs and base.device.type == "cuda" else None
+        return TrainStep(base, network, features, metadata_NM, config, capture=capture)
 
     cached, live = step_with(cache), step_with(LiveFeatures(base, spec, config, material.texts))
     phase = config.phase_at(config.max_steps, 1.0)
-    sampler, batches = Sampler(material.episodes, config, base.device), []
+    sampler, drawn = Sampler(material.episodes, config, base.device), {}
 
     def draw(number: int) -> Callable[[], None]:
-        return lambda: batches.append(sampler.collate(sampler.plan(number), cached.nearest))
+        return lambda: drawn.update({number: sampler.collate(sampler.plan(number), cached.nearest)})
 
-    draw_s = seconds_each(draw, range(num_steps + WARM_UP), base.device)
+    draw_s = seconds_each(draw, range(num_steps), base.device)
+    batches = list(drawn.values())
     return Timing(
         uncached_s=seconds_each(whole_step(live, phase), batches, base.device),
         cached_s=seconds_each(whole_step(cached, phase), batches, base.device),

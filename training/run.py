@@ -39,6 +39,7 @@ _HARMLESS = frozenset(
         "keep_states",
         "cache_batch_tokens",
         "cache_atom_layers",
+        "cuda_graphs",
         "feature_home",
     }
 )

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from models.base import FrozenBase, Site
 from models.composer import compose
-from models.injection import ComposedAdapter, attached
+from models.injection import ComposedAdapter
 from models.microkv import AtomSlots, latent_slots, slots_from_inputs
 from models.network import MemoryNetwork
 from models.router import Router, Routing
 from training.batches import Batch
 from training.config import TrainConfig
 from training.curriculum import Phase
-from training.features import FeatureCache, LiveFeatures, Targets
+from training.features import FeatureCache, LiveFeatures
 from training.losses import (
     composition_loss,
     confidence_loss,
@@ -37,7 +37,7 @@ from training.losses import (
     route_loss,
     sparse_loss,
 )
-from training.systems.answers import AnswerLogits
+from training.upper import AnswerLogits, Capture, UpperLayers, rounded_up
 
 CONTRASTIVE_SCALE = 20.0
 NUM_NEAREST = 32
@@ -70,6 +70,7 @@ class TrainStep(nn.Module):
     Args:
         metadata_NM: Of every atom, as `models.router.atom_metadata` gives it.
         basis: Protected inputs of every site, for the null-space form of protection.
+        capture: Of the upper layers; None runs them operation by operation.
     """
 
     def __init__(
@@ -81,9 +82,11 @@ class TrainStep(nn.Module):
         config: TrainConfig,
         *,
         basis: Mapping[Site, Tensor] | None = None,
+        capture: Capture | None = None,
     ) -> None:
         super().__init__()
         self.base = base
+        self.upper = UpperLayers(base, base.num_layers - network.spec.num_memory_layers, capture=capture)
         self.network = network
         self.features = features
         self.metadata_NM = metadata_NM
@@ -197,6 +200,7 @@ class TrainStep(nn.Module):
         if source == "latent":
             return latent_slots(self.base, self.network.compiler, routed.latent_UZ[distinct_D])
         x_MUSD, lengths_U = self.features.atom_inputs(routed.atom_U[distinct_D])
+        x_MUSD = rounded_up(x_MUSD, 2, self.upper.length_step)
         return slots_from_inputs(self.base, self.network.compiler, x_MUSD, lengths_U)
 
     def answer_under(self, adapter: ComposedAdapter | None, row_B: Tensor) -> AnswerLogits:
@@ -205,15 +209,7 @@ class TrainStep(nn.Module):
         Args:
             row_B: Rows of the features' targets.
         """
-        targets = self.features.targets(row_B)
-        logits_TV, target_T = self._answer_logits(adapter, targets)
-        return AnswerLogits(logits_TV=logits_TV, target_T=target_T, row_T=targets.answer_BL.nonzero()[:, 0])
-
-    def _answer_logits(self, adapter: ComposedAdapter | None, targets: Targets) -> tuple[Tensor, Tensor]:
-        start = self.base.num_layers - self.network.spec.num_memory_layers
-        with attached(self.base, adapter):
-            out_BLD = self.base.run_layers(targets.state_BLD, targets.mask_BL, start=start, stop=self.base.num_layers)
-        return self.base.logits(out_BLD[targets.before_BL]), targets.token_BL[targets.answer_BL]
+        return self.upper.answers(adapter, self.features.targets(row_B))
 
     def _routing_losses(self, routed: Routed, batch: Batch, phase: Phase) -> Sums:
         """Return the losses that need no language model."""
@@ -261,18 +257,19 @@ class TrainStep(nn.Module):
             sums["protect"] = self._protect(adapter)
         row_B = self._target_rows(batch)
         targets = self.features.targets(row_B)
-        logits_TV, token_T = self._answer_logits(adapter, targets)
-        sums["tokens"] = (targets.mask_BL.sum(), torch.ones((), device=token_T.device))
+        answer = self.upper.answers(adapter, targets)
+        logits_TV = answer.logits_TV
+        sums["tokens"] = (targets.mask_BL.sum(), torch.ones((), device=logits_TV.device))
         if "lm" in on:
-            sums["lm"] = lm_loss(logits_TV, token_T)
+            sums["lm"] = lm_loss(logits_TV, answer.target_T)
         if "distill" in on:
             teacher = self.features.teacher(row_B)
             student = logits_TV[teacher.taught_A]
             sums["distill"] = distill_topk_loss(student, teacher.best, temperature=self.config.distill_temperature)
         if "composition" in on:
             forced_BK = gold_alone(batch, slice(0, batch.num_lm), index_BK, log_weight_BK)
-            forced_TV, _ = self._answer_logits(self.adapter(routed, *forced_BK), targets)
-            sums["composition"] = composition_loss(logits_TV, forced_TV)
+            forced = self.upper.answers(self.adapter(routed, *forced_BK), targets)
+            sums["composition"] = composition_loss(logits_TV, forced.logits_TV)
         return sums
 
     def _choice(self, routed: Routed, batch: Batch, phase: Phase) -> tuple[Tensor, Tensor]:

@@ -15,9 +15,10 @@ from models.base import FrozenBase
 from models.prompts import refusal_ids
 from models.router import AnswerabilityGate
 from training.bench.bank import SuiteBank, taken
-from training.bench.systems.decoding import batch_limits, batches, decode
+from training.bench.systems.decoding import Decoded, batch_limits, batches, decode
 from training.bench.systems.prompts import Prompts
 from training.bench.systems.system import Given, System
+from training.library import RoutedAsks
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +118,7 @@ class Answerer:
             if isinstance(error, torch.OutOfMemoryError):
                 size = (len(places) + 1) // 2
         else:
-            texts = self.base.tokenizer.batch_decode(decoded.ids, skip_special_tokens=True)
-            found = zip(places, texts, decoded.refusal_logprob, decoded.refuses, strict=True)
-            return {place: self._reply(bank, rows, given, place, t.strip(), p, r) for place, t, p, r in found}
+            return self._replies(bank, rows, given, places, decoded)
         # Outside of the handler, whose traceback would keep the batch's tensors.
         logger.warning("a batch of %d failed, retrying by %d", len(places), size)
         if torch.cuda.is_available():
@@ -129,39 +128,41 @@ class Answerer:
             replies |= self._batch(bank, rows, given, prompts, places[begin : begin + size])
         return replies
 
-    def _reply(
-        self,
-        bank: SuiteBank,
-        rows: Sequence[int],
-        given: Given,
-        place: int,
-        text: str,
-        logprob: float,
-        refuses: bool,
-    ) -> Reply:
-        overruled = refuses and not given.may_refuse
-        if given.routed is None:
-            return Reply(text=text, refusal_logprob=logprob, overruled=overruled)
-        sure = self._answerability(given, place, logprob) if given.gated and self.gate else None
-        return Reply(
-            text=text,
-            refusal_logprob=logprob,
-            answerability=sure,
-            refused=sure is not None and sure < self.gate.threshold,
-            overruled=overruled,
-            is_routed=True,
-            gold_rank=_gold_rank(given, place, bank.asks[rows[place]].gold),
-        )
-
-    def _answerability(self, given: Given, place: int, logprob: float) -> float:
-        [features_F] = taken(given.routed, [place]).gate_features(torch.tensor([logprob]))
-        return float(self.gate(features_F))
+    def _replies(
+        self, bank: SuiteBank, rows: Sequence[int], given: Given, places: Sequence[int], decoded: Decoded
+    ) -> dict[int, Reply]:
+        """Put a batch's answers beside what the gate and the routing say of them; one copy from the device for all."""
+        texts = self.base.tokenizer.batch_decode(decoded.ids, skip_special_tokens=True)
+        nothing = [None] * len(places)
+        sure, ranks = nothing, nothing
+        if given.routed is not None:
+            routed = taken(given.routed, places)
+            ranks = _gold_ranks(routed, [bank.asks[rows[place]].gold for place in places])
+            if given.gated and self.gate:
+                sure = self.gate(routed.gate_features(torch.tensor(decoded.refusal_logprob))).tolist()
+        found = zip(places, texts, decoded.refusal_logprob, decoded.refuses, sure, ranks, strict=True)
+        return {
+            place: Reply(
+                text=text.strip(),
+                refusal_logprob=logprob,
+                answerability=answerability,
+                refused=answerability is not None and answerability < self.gate.threshold,
+                overruled=refuses and not given.may_refuse,
+                is_routed=given.routed is not None,
+                gold_rank=rank,
+            )
+            for place, text, logprob, refuses, answerability, rank in found
+        }
 
 
-def _gold_rank(given: Given, place: int, gold: Sequence[int]) -> int | None:
-    atoms, weights = given.routed.row_BK[place].tolist(), given.routed.log_weight_BK[place].tolist()
-    pairs = enumerate(zip(atoms, weights, strict=True), start=1)
-    return next((rank for rank, (atom, weight) in pairs if atom in gold and weight > float("-inf")), None)
+def _gold_ranks(routed: RoutedAsks, golds: Sequence[Sequence[int]]) -> list[int | None]:
+    """Return the rank of the best gold atom that was routed with weight, for each question."""
+
+    def rank(atoms: Sequence[int], weights: Sequence[float], gold: Sequence[int]) -> int | None:
+        pairs = enumerate(zip(atoms, weights, strict=True), start=1)
+        return next((n for n, (atom, weight) in pairs if atom in gold and weight > float("-inf")), None)
+
+    return [*map(rank, routed.row_BK.tolist(), routed.log_weight_BK.tolist(), golds)]
 
 
 def _failed(error: Exception) -> Reply:

@@ -37,13 +37,6 @@ class Targets:
     mask_BL: Tensor
     answer_BL: Tensor
 
-    @property
-    def before_BL(self) -> Tensor:
-        """True where the next token is one of the answer's."""
-        before = self.answer_BL.roll(-1, dims=1)
-        before[:, -1] = False
-        return before
-
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
