@@ -29,7 +29,8 @@ from models.router import MASKED_SCORE, atom_metadata, gate_features
 from models.stored_states import as_stored
 
 MAX_NEW_TOKENS = 32
-READ_PAIRS = 256  # questions with an atom each that are read at once
+# Questions with an atom each that are read at once, and the share of a GPU's memory that more of them may take.
+READ_PAIRS, READ_SHARE = 256, 0.15
 
 
 class Candidates(NamedTuple):
@@ -101,6 +102,8 @@ class Library:
         self.metadata_NM = atom_metadata(self.atoms).to(base.device)
         self._lexical: dict[int | None, LexicalIndex] = {}
         self._entry: dict[int, Tensor] = {}
+        self._prompt: dict[str, list[int]] = {}
+        self._read_pairs = pairs_at_once(base, network)
         self.key_NE = torch.empty(0)
         self.latent_NZ = torch.empty(0)
 
@@ -127,7 +130,8 @@ class Library:
         """Return all atoms of the asked passage, and their BM25 in a bank of that passage alone."""
         rows = np.arange(self.start[ask.passage], self.start[ask.passage + 1])
         index, question = self.lexical(ask.passage), ask.question.question
-        return Candidates(rows, index.all_scores(question), index.stretch_scores(question))
+        lexical = index.all_scores(question)
+        return Candidates(rows, lexical, index.stretch_scores(question, lexical))
 
     @torch.no_grad()
     def query_keys(self, asks: Sequence[Ask]) -> Tensor:
@@ -144,17 +148,19 @@ class Library:
             visible: For each question a flat boolean mask of the atoms in its bank; None for all.
         """
         count = self.network.spec.router.num_candidates
-        found = []
-        masks = [np.ones(len(self.atoms), dtype=bool)] * len(asks) if visible is None else visible
+        index, found = self.lexical(), []
         cosine_BN = key_BE @ self.key_NE.T
-        cosine_BN = cosine_BN.masked_fill(~torch.as_tensor(np.stack(masks), device=cosine_BN.device), -2.0)
+        if visible is not None:
+            cosine_BN = cosine_BN.masked_fill(~torch.as_tensor(np.stack(visible), device=cosine_BN.device), -2.0)
         near_BC = cosine_BN.topk(min(count, len(self.atoms)), dim=-1).indices.cpu().numpy()
-        for ask, near, mask in zip(asks, near_BC, masks, strict=True):
-            question = ask.question.question
-            lexical, stretch = self.lexical().all_scores(question), self.lexical().stretch_scores(question)
-            rows = near[mask[near]]
+        for ask, rows, mask in zip(asks, near_BC, visible or [None] * len(asks), strict=True):
+            lexical = index.all_scores(ask.question.question)
+            stretch = index.stretch_scores(ask.question.question, lexical)
+            if mask is not None:
+                rows = rows[mask[rows]]
             if self.network.spec.router.lexical:
-                rows = np.union1d(rows, best_rows(np.where(mask, lexical + stretch, 0.0), count))
+                words = lexical + stretch
+                rows = np.union1d(rows, best_rows(words if mask is None else np.where(mask, words, 0.0), count))
             rows = np.sort(rows)
             found.append(Candidates(rows, lexical[rows], stretch[rows]))
         return found
@@ -243,13 +249,12 @@ class Library:
         score_BC = found.score_BC.masked_fill(~found.valid_BC, MASKED_SCORE)
         best_BM = score_BC.topk(num_read, dim=-1).indices
         best = Scored(**{name: tensor.gather(1, best_BM) for name, tensor in vars(found).items()})
-        tokenizer = self.base.tokenizer
-        prompts = [prompt_ids(tokenizer, ask.question.question) for ask in asks]
+        prompts = self._prompts(asks)
         pair_B, pair_M = best.valid_BC.nonzero(as_tuple=True)
         row_P = best.row_BC[pair_B, pair_M]
         refusal_P = [
             self._refusal_of_each([prompts[i] for i in pair_B[part].tolist()], row_P[part])
-            for part in torch.arange(len(row_P), device=row_P.device).split(READ_PAIRS)
+            for part in torch.arange(len(row_P), device=row_P.device).split(self._read_pairs)
             if len(part)  # banks of one article hold nothing without it
         ]
         refusal_BM = torch.zeros(best.score_BC.shape, device=row_P.device)
@@ -271,11 +276,12 @@ class Library:
     def gold_route(self, asks: Sequence[Ask]) -> RoutedAsks:
         """Give every question its gold atoms in equal parts."""
         width = max(1, *(len(a.gold) for a in asks))
-        row_BK = torch.zeros(len(asks), width, dtype=torch.long, device=self.base.device)
-        weight_BK = torch.zeros(len(asks), width, device=self.base.device)
+        row_BK = torch.zeros(len(asks), width, dtype=torch.long)
+        weight_BK = torch.zeros(len(asks), width)
         for i, ask in enumerate(asks):
-            row_BK[i, : len(ask.gold)] = torch.tensor(ask.gold, device=self.base.device)
+            row_BK[i, : len(ask.gold)] = torch.tensor(ask.gold)
             weight_BK[i, : len(ask.gold)] = 1 / max(1, len(ask.gold))
+        row_BK, weight_BK = row_BK.to(self.base.device), weight_BK.to(self.base.device)
         ones = weight_BK.sum(1)
         return RoutedAsks(
             row_BK=row_BK,
@@ -314,8 +320,19 @@ class Library:
         if missing:
             spec, texts = self.network.spec, [self.texts[r] for r in missing]
             states = as_stored(text_features(self.base, spec, texts, with_entry=True).entry, spec.kv.store)
-            self._entry.update(zip(missing, (s.clone() for s in states), strict=True))
+            # A copy of their own, in one piece: views would keep the whole batches that they are parts of.
+            own = torch.cat(states).split([len(s) for s in states])
+            self._entry.update(zip(missing, own, strict=True))
         return [self._entry[r] for r in rows]
+
+    def _prompts(self, asks: Sequence[Ask], contexts: Sequence[str | None] | None = None) -> list[list[int]]:
+        """Return the prompts' token ids; those without a context are kept, for a question is asked of many banks."""
+        tokenizer = self.base.tokenizer
+        questions = [ask.question.question for ask in asks]
+        if contexts is not None:
+            return [prompt_ids(tokenizer, *pair) for pair in zip(questions, contexts, strict=True)]
+        self._prompt |= {text: prompt_ids(tokenizer, text) for text in {*questions} - self._prompt.keys()}
+        return [self._prompt[text] for text in questions]
 
     def route_passages(self, key_BE: Tensor, asks: Sequence[Ask], *, top_k: int) -> RoutedAsks:
         """Route every question in a bank of its asked passage alone."""
@@ -340,8 +357,7 @@ class Library:
         tokenizer = self.base.tokenizer
         if may_refuse is None:
             may_refuse = adapter is None or not self.network.spec.router.gate_alone
-        contexts = contexts or [None] * len(asks)
-        prompts = [prompt_ids(tokenizer, a.question.question, c) for a, c in zip(asks, contexts, strict=True)]
+        prompts = self._prompts(asks, contexts)
         with attached(self.base, adapter):
             start = prefill(self.base, prompts, refusal_ids(tokenizer))
             begun = start if may_refuse else start.answering(tokenizer)
@@ -356,3 +372,14 @@ class Library:
             Reply(text=text.strip(), refusal_logprob=logprob, overruled=refused and not may_refuse)
             for text, logprob, refused in zip(texts, logprobs, refuses, strict=True)
         ]
+
+
+def pairs_at_once(base: FrozenBase, network: MemoryNetwork | None) -> int:
+    """Return how many pairs of a question and an atom are read at once: on a large GPU what keeps it busy."""
+    if base.device.type != "cuda" or network is None:
+        return READ_PAIRS
+    spec = network.spec
+    # A pair's states, slots and LoRA, with what comes and goes in making them, take about eight times its states.
+    states = spec.num_memory_layers * spec.max_atom_tokens * base.hidden_size * base.dtype.itemsize
+    memory = torch.cuda.get_device_properties(base.device).total_memory
+    return max(READ_PAIRS, int(READ_SHARE * memory / (8 * states)))

@@ -27,8 +27,8 @@ from training.library import Ask, Candidates, Library, RoutedAsks
 
 BANKS = ("document", "all")
 DEFAULT_K = 3
-# Questions at a time against a bank of everything: the scores of all of them would not fit.
-ROUTE_ROWS = 64
+# Questions that are routed at a time: of a bank of everything, the scores of all of them would not fit.
+CPU_ROUTE_ROWS, GPU_ROUTE_ROWS = 64, 1024
 
 
 def default_k(bank: str, network: MemoryNetwork | None) -> int:
@@ -77,6 +77,7 @@ class SuiteBank:
         previous: SuiteBank | None = None,
     ) -> None:
         self.suite, self.kind, self.top_k = suite, kind, top_k
+        self.route_rows = GPU_ROUTE_ROWS if base.device.type == "cuda" else CPU_ROUTE_ROWS
         strange = strangers(suite, seed)
         documents = documents_read(suite, kind, strange)
         self._passage = {document: passage for passage, document in enumerate(documents)}
@@ -180,7 +181,7 @@ class SuiteBank:
 
     def _route(self, asks: Sequence[Ask]) -> RoutedAsks:
         self.library.forget()
-        parts = [asks[begin : begin + ROUTE_ROWS] for begin in range(0, len(asks), ROUTE_ROWS)]
+        parts = [asks[begin : begin + self.route_rows] for begin in range(0, len(asks), self.route_rows)]
         return joined([self._route_part(part) for part in parts])
 
     def _route_part(self, asks: Sequence[Ask]) -> RoutedAsks:

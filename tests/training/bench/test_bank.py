@@ -115,7 +115,7 @@ def test_routing_does_not_depend_on_what_was_asked_before(base, num_read):
 
 def test_routing_in_parts_is_routing_at_once(base, network, monkeypatch):
     whole = bank_of(base, network, kind="all").route(range(5))
-    monkeypatch.setattr("training.bench.bank.ROUTE_ROWS", 2)
+    monkeypatch.setattr("training.bench.bank.CPU_ROUTE_ROWS", 2)
     parts = bank_of(base, network, kind="all").route(range(5))
     assert torch.equal(whole.row_BK, parts.row_BK)
     torch.testing.assert_close(whole.log_weight_BK, parts.log_weight_BK)

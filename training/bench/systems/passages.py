@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.atoms import AnnotationRecord
 from models.lexical import LexicalIndex
-from training.bench.bank import ROUTE_ROWS, SuiteBank
+from training.bench.bank import SuiteBank
 
 WINDOW_CHARS = 600
 # Of reciprocal rank fusion, as published (Cormack et al., 2009).
@@ -57,7 +57,8 @@ class Passages:
         Args:
             by: Rankings to fuse by reciprocal ranks, of `words` (BM25) and `keys`.
         """
-        parts = [rows[begin : begin + ROUTE_ROWS] for begin in range(0, len(rows), ROUTE_ROWS)]
+        size = self._bank.route_rows
+        parts = [rows[begin : begin + size] for begin in range(0, len(rows), size)]
         return [texts for part in parts for texts in self._best(part, by)]
 
     def _best(self, rows: Sequence[int], by: tuple[str, ...]) -> list[list[str]]:
