@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from models.base import FrozenBase, Site
 from models.presets import MemorySpec
 from models.stacked import BySite, StackedLinear
+from models.static_lora import INIT_STD, StaticLora
 
-INIT_STD = 0.02
 INIT_MASK_LOGIT = 2.0  # gates start open, at sigmoid(2) = 0.88
 
 
@@ -37,7 +37,10 @@ class LoraFactors:
 
 
 class MemoryCompiler(nn.Module):
-    """Trunk and parallel heads; `B` starts at zero, so an untrained memory leaves the base untouched."""
+    """Trunk and parallel heads; `B` starts at zero, so an untrained memory leaves the base untouched.
+
+    With `lora = "static"` one LoRA, `shared`, stands for the heads of micro-LoRA and mask, and latents may be empty.
+    """
 
     def __init__(self, spec: MemorySpec, base: FrozenBase) -> None:
         super().__init__()
@@ -46,12 +49,15 @@ class MemoryCompiler(nn.Module):
         self.memory_layers = range(base.num_layers - spec.num_memory_layers, base.num_layers)
         width = spec.d_embed
         self.trunk = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
-        self.to_latent = nn.Identity() if spec.d_latent == width else nn.Linear(width, spec.d_latent)
+        if spec.latent_size:
+            self.to_latent = nn.Identity() if spec.latent_size == width else nn.Linear(width, spec.latent_size)
         self.key_head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, spec.d_key))
-        self.a_heads = SiteHeads(spec.d_latent, {s: (spec.rank, s.in_features) for s in self.sites})
-        self.b_heads = SiteHeads(spec.d_latent, {s: (s.out_features, spec.rank) for s in self.sites})
-        self.mask_head = nn.Linear(spec.d_latent, len(self.sites))
-        self._init_heads()
+        self.shared = StaticLora(spec, base) if spec.lora == "static" else None
+        if self.shared is None:
+            self.a_heads = SiteHeads(spec.d_latent, {s: (spec.rank, s.in_features) for s in self.sites})
+            self.b_heads = SiteHeads(spec.d_latent, {s: (s.out_features, spec.rank) for s in self.sites})
+            self.mask_head = nn.Linear(spec.d_latent, len(self.sites))
+            self._init_heads()
         if spec.kv.source != "none":
             attention = [base.attention_module(layer) for layer in self.memory_layers]
             self.kv_heads = TokenKVHeads(attention) if spec.kv.source == "tokens" else LatentKVHeads(spec, attention)
@@ -67,7 +73,8 @@ class MemoryCompiler(nn.Module):
     def forward(self, embed_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Return provenance keys `[N, E]`, of unit length, and latents `[N, Z]`."""
         trunk_ND = self.trunk(embed_ND)
-        return F.normalize(self.key_head(trunk_ND), dim=-1), self.to_latent(trunk_ND)
+        latent_NZ = self.to_latent(trunk_ND) if self.spec.latent_size else trunk_ND[:, :0]
+        return F.normalize(self.key_head(trunk_ND), dim=-1), latent_NZ
 
     def factors(self, latent_XZ: Tensor, total_X: Tensor | None = None) -> LoraFactors:
         """Apply the affine heads.
@@ -80,8 +87,6 @@ class MemoryCompiler(nn.Module):
             Factors that equal the weighted sum of the atoms' own factors.
         """
         shape = latent_XZ.shape[:-1]
-        if self.spec.lora == "static":
-            latent_XZ = torch.zeros_like(latent_XZ)
         mask_bias = self.mask_head.bias if total_X is None else total_X[..., None] * self.mask_head.bias
         mask_logits = F.linear(latent_XZ, self.mask_head.weight) + mask_bias
         return LoraFactors(

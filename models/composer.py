@@ -41,15 +41,17 @@ def compose(
         dtype: Of the update's factors; that of the base spares a conversion at every site.
 
     Returns:
-        An adapter whose updates carry gate and alpha / r.
+        An adapter whose updates carry gate and alpha / r; a LoRA that the atoms share broadcasts over the questions.
     """
+    prefix = {} if slots is None else compose_prefix(slots, slot_rows_BK, log_weight_BK, scale=compiler.spec.kv.scale)
+    if compiler.shared is not None:
+        return ComposedAdapter(lora=compiler.shared.update(dtype), prefix=prefix)
     mode = mode or compiler.spec.composition
     if latent_BKZ is not None and mode == "linear":
         summed = compiler.factors((weight_BK[..., None] * latent_BKZ).sum(1), weight_BK.sum(1))
     else:
         factors = factors or compiler.factors(latent_BKZ)
         summed = _combine(factors, weight_BK, mode)
-    prefix = {} if slots is None else compose_prefix(slots, slot_rows_BK, log_weight_BK, scale=compiler.spec.kv.scale)
     return ComposedAdapter(lora=_gated(compiler, summed, dtype), prefix=prefix)
 
 

@@ -116,7 +116,8 @@ class Engine:
         """Compile atoms to keys and shard tensors.
 
         Args:
-            store: `compact` keeps latents, `full` keeps micro-LoRA factors and mask logits as well.
+            store: `compact` keeps latents, `full` keeps micro-LoRA factors and mask logits as well, where atoms have
+                their own.
             on_progress: Called with the number of atoms done.
 
         Returns:
@@ -139,7 +140,7 @@ class Engine:
             on_progress(min(len(atoms), begin + COMPILE_CHUNK))
         shard = {"latent": torch.cat(latents)}
         shard |= ragged({name: torch.cat(parts) for name, parts in states.items()}, lengths)
-        if store == "full":
+        if store == "full" and self.network.compiler.shared is None:
             shard |= self._materialised(shard["latent"])
         return torch.cat(keys).numpy(), shard
 

@@ -77,14 +77,15 @@ def attached(base: FrozenBase, adapter: ComposedAdapter | None) -> Iterator[None
 
 
 def _lora_hook(a_BIR: Tensor, b_BRO: Tensor) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
-    def add_update(_module: nn.Module, args: tuple[Tensor], out_BLO: Tensor) -> Tensor:
-        x_BLI = args[0]
-        batch = len(x_BLI)
-        hidden_BLR = torch.bmm(x_BLI, a_BIR.expand(batch, -1, -1))
-        # In place, since nobody else holds what the layer has just made: two kernels a site instead of three.
-        return out_BLO.baddbmm_(hidden_BLR, b_BRO.expand(batch, -1, -1))
+    # In place, since nobody else holds what the layer has just made: two kernels a site instead of three.
+    def add_own(_module: nn.Module, args: tuple[Tensor], out_BLO: Tensor) -> Tensor:
+        return out_BLO.baddbmm_(torch.bmm(args[0], a_BIR), b_BRO)
 
-    return add_update
+    def add_shared(_module: nn.Module, args: tuple[Tensor], out_BLO: Tensor) -> Tensor:
+        out_BLO.view(-1, out_BLO.shape[-1]).addmm_(args[0].flatten(0, 1) @ a_BIR[0], b_BRO[0])
+        return out_BLO
+
+    return add_shared if len(a_BIR) == 1 else add_own
 
 
 def register_attention(inner: str) -> str:

@@ -19,7 +19,6 @@ from torch import nn
 from models.atoms import AnnotationRecord
 from models.base import FrozenBase
 from models.baselines.d2l import HyperLora
-from models.baselines.reader import StaticLora
 from models.errors import ConfigError
 from models.lexical import FORMAT_VERSION as LEXICAL_VERSION
 from models.network import MemoryNetwork
@@ -27,6 +26,7 @@ from models.presets import MemorySpec
 from models.prompts import REFUSAL
 from models.reranker import CrossEncoder, find_reranker
 from models.router import atom_metadata
+from models.static_lora import StaticLora
 from training.batches import Sampler
 from training.config import TrainConfig
 from training.episodes import FORMAT_VERSION as EPISODES_VERSION

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from models.base import FrozenBase, Site
 from models.composer import compose
+from models.errors import ConfigError
 from models.injection import ComposedAdapter
 from models.microkv import AtomSlots, latent_slots, slots_from_inputs
 from models.network import MemoryNetwork
@@ -85,6 +86,11 @@ class TrainStep(nn.Module):
         capture: Capture | None = None,
     ) -> None:
         super().__init__()
+        if network.compiler.shared is not None and (wrong := config.active_losses & {"sparse", "protect"}):
+            raise ConfigError(
+                f"train: loss {min(wrong)} shapes what atoms write, and with memory.lora static they share one LoRA",
+                hint=f"Set loss.{min(wrong)} to 0",
+            )
         self.base = base
         self.upper = UpperLayers(base, base.num_layers - network.spec.num_memory_layers, capture=capture)
         self.network = network
@@ -305,9 +311,10 @@ class TrainStep(nn.Module):
         rows = batch.suppress
         weight_BK = routed.routing.weight_BK[rows]
         column_BK = routed.column_BC[rows].gather(1, routed.routing.index_BK[rows])
-        adapter = compose(
-            self.network.compiler, weight_BK, routed.routing.log_weight_BK[rows], latent_BKZ=routed.latent_UZ[column_BK]
-        )
+        adapter, compiler = ComposedAdapter(), self.network.compiler
+        if compiler.shared is None:
+            log_weight_BK = routed.routing.log_weight_BK[rows]
+            adapter = compose(compiler, weight_BK, log_weight_BK, latent_BKZ=routed.latent_UZ[column_BK])
         has_slots = self.network.spec.kv.source != "none"
         return irrelevant_loss(adapter, weight_BK.sum(1) if has_slots else None)
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from models.base import FrozenBase
 from models.baselines.d2l import D2LConfig, HyperLora
-from models.baselines.reader import StaticLora
 from models.errors import CheckpointError, D2AError
 from models.presets import MemorySpec
+from models.static_lora import StaticLora
 
 FORMAT_VERSION = 1
 _META, _WEIGHTS = "baseline.json", "baseline.safetensors"

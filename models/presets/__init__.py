@@ -98,8 +98,8 @@ class MemorySpec:
         d_latent: Width of what the micro-LoRA and mask heads read.
         gate: `factors` multiplies A and B by the sparse gate, as published; `update` multiplies B alone.
         composition: `linear` sums factors, as published; `concat` sums updates exactly, at rank K * r.
-        lora: `atom` for a micro-LoRA of each atom's own; `static` for one that all atoms share, the control that tells
-            what their own adds.
+        lora: `atom` for a micro-LoRA of each atom's own, as published; `static` for one LoRA that all atoms share, in
+            which no atom says anything.
         target_modules: Linear layers that carry a micro-LoRA, by the last part of their name.
     """
 
@@ -118,6 +118,11 @@ class MemorySpec:
     target_modules: tuple[str, ...] = ("q_proj", "v_proj", "o_proj", "down_proj")
     kv: KVSpec = field(default_factory=KVSpec)
     router: RouterSpec = field(default_factory=RouterSpec)
+
+    @property
+    def latent_size(self) -> int:
+        """Width of an atom's latent as a bank keeps it; 0 where nothing reads latents."""
+        return self.d_latent if self.lora == "atom" or self.kv.source == "latent" else 0
 
     def __post_init__(self) -> None:
         _choice("memory", "recipe", self.recipe, RECIPES)

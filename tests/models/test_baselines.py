@@ -17,9 +17,9 @@ from models.baselines.d2l import (
     entering_states,
     internalize,
 )
-from models.baselines.reader import StaticLora
 from models.errors import CheckpointError, ConfigError
 from models.injection import attached
+from models.static_lora import StaticLora
 from tests.models.tiny import FAMILIES, NUM_LAYERS, random_ids, tiny_base, tiny_spec, tiny_tokenizer, whole_logits
 
 TINY = D2LConfig(width=16, head_dim=4, num_encoder_blocks=2, rank=4, max_chunk_tokens=40)

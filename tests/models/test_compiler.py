@@ -24,13 +24,20 @@ def test_factors_of_a_weighted_latent_are_the_weighted_factors(family: str, reci
     assert_close(summed.mask_logits, torch.einsum("k,klm->lm", w_K, each.mask_logits), atol=1e-5, rtol=0)
 
 
-def test_a_static_lora_is_the_same_for_all_atoms_but_not_their_keys() -> None:
+def test_a_memory_with_one_lora_for_all_atoms_has_no_heads_and_no_latents() -> None:
     base = tiny_base("llama")
     network = tiny_network(base, tiny_spec("d2a", lora="static"))
     keys, latents = network.compile_atoms(torch.randn(2, base.model.config.hidden_size))
-    one, other = (network.compiler.factors(z) for z in latents)
-    assert all(torch.equal(one.a[s], other.a[s]) and torch.equal(one.b[s], other.b[s]) for s in network.compiler.sites)
+    assert latents.shape == (2, 0)
     assert not torch.equal(keys[0], keys[1])
+    kinds = {name.split(".")[1] for name, _ in network.named_parameters() if name.startswith("compiler.")}
+    assert kinds == {"trunk", "key_head", "shared", "kv_heads"}
+
+
+def test_latents_stay_where_micro_kv_is_made_of_them() -> None:
+    base = tiny_base("llama")
+    network = tiny_network(base, tiny_spec("paper", lora="static", kv={"source": "latent"}))
+    assert network.compile_atoms(torch.randn(2, base.model.config.hidden_size))[1].shape == (2, 24)
 
 
 def test_heads_start_as_published() -> None:

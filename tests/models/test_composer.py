@@ -230,3 +230,18 @@ def test_vanishing_weights_leave_the_untouched_base(family: str) -> None:
     with attached(base, adapter):
         during = whole_logits(base, ids_BL)
     assert_close(during, whole_logits(base, ids_BL), atol=5e-6, rtol=0)
+
+
+def test_a_shared_lora_is_the_same_under_any_weights_and_broadcasts() -> None:
+    base = tiny_base("llama")
+    compiler = tiny_network(base, tiny_spec("d2a", lora="static")).compiler
+    one, other = (compose(compiler, w, w.log(), latent_BKZ=torch.zeros(2, 3, 0)) for w in (WEIGHTS, WEIGHTS.flip(1)))
+    for site in compiler.sites:
+        assert torch.equal(one.lora[site][1] @ one.lora[site][0], other.lora[site][1] @ other.lora[site][0])
+    ids = random_ids(2, 7)
+    with attached(base, one):
+        together = whole_logits(base, ids)
+    rows = ComposedAdapter(lora={s: (a.expand(2, -1, -1), b.expand(2, -1, -1)) for s, (a, b) in one.lora.items()})
+    with attached(base, rows):
+        assert_close(together, whole_logits(base, ids), atol=1e-4, rtol=1e-4)
+    assert (together - whole_logits(base, ids)).abs().max() > 0.1

@@ -132,10 +132,15 @@ def tiny_network(base: FrozenBase, spec: MemorySpec | None = None, *, seed: int 
     torch.manual_seed(seed)
     network = MemoryNetwork(spec or tiny_spec(), base)
     with torch.no_grad():
-        for parameter in (*network.compiler.b_heads.parameters(), *network.compiler.a_heads.parameters()):
-            parameter.normal_(std=0.3)
-        network.compiler.mask_head.weight.normal_(std=0.5)
-        network.compiler.mask_head.bias.normal_(std=0.5)
+        compiler = network.compiler
+        if compiler.shared is not None:
+            for parameter in compiler.shared.parameters():
+                parameter.normal_(std=0.3)
+        else:
+            for parameter in (*compiler.b_heads.parameters(), *compiler.a_heads.parameters()):
+                parameter.normal_(std=0.3)
+            compiler.mask_head.weight.normal_(std=0.5)
+            compiler.mask_head.bias.normal_(std=0.5)
         network.router.metadata.normal_()
     return network.eval()
 

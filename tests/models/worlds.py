@@ -19,6 +19,7 @@ SPECS = {
     "d2a": tiny_spec("d2a"),
     "d2a in int8": tiny_spec("d2a", kv={"store": "int8"}),
     "d2a in int6": tiny_spec("d2a", kv={"store": "int6"}),
+    "d2a with one LoRA": tiny_spec("d2a", lora="static"),
     "paper": tiny_spec("paper"),
     "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),
 }

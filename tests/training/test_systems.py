@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from models.baselines.d2l import D2LConfig, HyperLora
-from models.baselines.reader import StaticLora
 from models.encoder import pad
 from models.errors import ConfigError
 from models.prompts import prompt_ids
+from models.static_lora import StaticLora
 from tests.models.tiny import FAMILIES, tiny_base, tiny_spec, whole_logits
 from tests.training.samples import colours, make_record
 from training.batches import Sampler, fixed_plan

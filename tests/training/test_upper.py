@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.base import FrozenBase
-from models.baselines.reader import StaticLora
+from models.static_lora import StaticLora
 from tests.models.tiny import tiny_model, tiny_network, tiny_spec, tiny_tokenizer
 from tests.training.samples import river_and_town
 from tests.training.worlds import CONFIG, SPECS, base_of, step_of, world

@@ -12,6 +12,7 @@ from models.router import atom_metadata
 from tests.models.tiny import tiny_base, tiny_network, tiny_spec
 from training.batches import Sampler
 from training.config import TrainConfig
+from training.curriculum import LOSSES
 from training.episodes import build_episodes
 from training.features import FeatureCache, build_cache
 from training.library import Library
@@ -19,11 +20,18 @@ from training.step import TrainStep
 
 SPECS = {
     "d2a": tiny_spec("d2a"),
+    "d2a with one LoRA": tiny_spec("d2a", lora="static"),
     "paper": tiny_spec("paper"),
     "paper with latent micro-KV": tiny_spec("paper", kv={"source": "latent"}),
 }
 CONFIG = TrainConfig(global_batch=6, batch_route=18, share_sibling=0.34, share_absent=0.17)
 base_of = functools.cache(tiny_base)
+
+
+def losses_of(recipe: str) -> tuple[str, ...]:
+    """Return the losses that a memory of `SPECS` can have; two shape LoRAs that atoms do not share."""
+    own = SPECS[recipe].lora == "atom"
+    return tuple(name for name in LOSSES if own or name not in ("sparse", "protect"))
 
 
 def cache_of(

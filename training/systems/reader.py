@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from models.base import FrozenBase
-from models.baselines.reader import StaticLora
+from models.static_lora import StaticLora
 from training.batches import Batch
 from training.features import Targets
 from training.losses import lm_loss

@@ -6,8 +6,8 @@ import torch
 
 from models.baselines.checkpoint import BaselineMeta, save_baseline
 from models.baselines.d2l import D2LConfig, HyperLora, internalize
-from models.baselines.reader import StaticLora
 from models.errors import CheckpointError
+from models.static_lora import StaticLora
 from tests.models.tiny import tiny_spec
 from tests.training.bench.worlds import TOWN, ZOO, bank_of, small_suite
 from training.bench.bank import taken

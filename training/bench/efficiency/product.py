@@ -122,7 +122,7 @@ def _put(bank: Bank, subject: Subject, first: int, count: int) -> None:
     rng, spec = random.Random(SEED + first), subject.spec
     texts = [words(ATOM_WORDS, rng) for _ in range(count)]
     keys = np.random.default_rng(SEED + first).standard_normal((count, spec.d_key), dtype=np.float32)
-    shard = {"latent": torch.zeros(count, spec.d_latent)}
+    shard = {"latent": torch.zeros(count, spec.latent_size)}
     if spec.kv.source == "tokens":
         shard |= ragged(store_states(torch.zeros(count, subject.base.hidden_size), spec.kv.store), [1] * count)
     text = "\n".join(texts)

@@ -36,10 +36,10 @@ def shard_bytes(base: FrozenBase, spec: MemorySpec, *, num_tokens: int, store: s
     Args:
         num_tokens: Of the atom, behind its limit.
     """
-    count = FLOAT32 * spec.d_latent
+    count = FLOAT32 * spec.latent_size
     if spec.kv.source == "tokens":
         count += num_tokens * _token_bytes(base.hidden_size, spec.kv.store) + INT64 * _num_ragged(spec)
-    if store == "full":
+    if store == "full" and spec.lora == "atom":
         sites = base.sites(spec)
         count += FLOAT32 * (sum(spec.rank * (s.in_features + s.out_features) for s in sites) + len(sites))
     return count

@@ -10,8 +10,8 @@ import torch
 
 from models.base import FrozenBase
 from models.baselines.d2l import HyperLora, internalize
-from models.baselines.reader import StaticLora
 from models.injection import ComposedAdapter
+from models.static_lora import StaticLora
 from training.bench.bank import SuiteBank
 from training.bench.systems.memory import atom_texts
 from training.bench.systems.system import Given

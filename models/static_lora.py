@@ -1,6 +1,6 @@
-"""A LoRA that knows no document: what the base can learn to do with text in the prompt, or without any.
+"""A LoRA that knows no document: all that the reader and the blind control have, and what a memory's atoms may share.
 
-It has the micro-LoRA's places, rank and alpha, so that a memory and a reader differ in what they read alone.
+It has the micro-LoRA's places, rank and alpha, so that these differ in what they read alone.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from models.compiler import INIT_STD
 from models.injection import ComposedAdapter
 from models.presets import MemorySpec
 
 if TYPE_CHECKING:
-    from models.base import FrozenBase
+    from models.base import FrozenBase, Site
+
+INIT_STD = 0.02
 
 
 class StaticLora(nn.Module):
@@ -34,8 +35,12 @@ class StaticLora(nn.Module):
         """The lowest decoder layer that it writes into; states below do not depend on it."""
         return min(site.layer for site in self.sites)
 
-    def adapter(self) -> ComposedAdapter:
-        """Return the update, which broadcasts over a batch of questions."""
+    def update(self, dtype: torch.dtype = torch.float32) -> dict[Site, tuple[Tensor, Tensor]]:
+        """Return A `[1, R, I]` and B `[1, O, R]` of every site, alpha / r folded in; they broadcast over a batch."""
         scale = self.spec.alpha / self.spec.rank
         places = zip(self.sites, self.a_1RI, self.b_1OR, strict=True)
-        return ComposedAdapter(lora={site: (a, scale * b) for site, a, b in places})
+        return {site: (a.to(dtype), (scale * b).to(dtype)) for site, a, b in places}
+
+    def adapter(self) -> ComposedAdapter:
+        """Return the update on its own."""
+        return ComposedAdapter(lora=self.update())
