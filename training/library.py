@@ -17,7 +17,7 @@ from models.atoms import AnnotationRecord, Question
 from models.base import FrozenBase
 from models.composer import compose
 from models.doubts import NUM_DOUBTS, doubts
-from models.encoder import text_features
+from models.encoder import TextFeatures, text_features
 from models.generation import continue_greedily, prefill
 from models.injection import ComposedAdapter, attached
 from models.lexical import LexicalIndex, best_rows
@@ -31,6 +31,8 @@ from models.stored_states import as_stored
 MAX_NEW_TOKENS = 32
 # Questions with an atom each that are read at once, and the share of a GPU's memory that more of them may take.
 READ_PAIRS, READ_SHARE = 256, 0.15
+# Tokens that are encoded at once, padding included.
+CPU_ENCODE_TOKENS, GPU_ENCODE_TOKENS = 4096, 65536
 
 
 class Candidates(NamedTuple):
@@ -110,7 +112,7 @@ class Library:
     @torch.no_grad()
     def compile(self) -> None:
         """Compile every atom's key and latent."""
-        pooled = text_features(self.base, self.network.spec, self.texts, with_entry=False).pooled_ND
+        pooled = self._features(self.texts).pooled_ND
         self.key_NE, self.latent_NZ = self.network.compile_atoms(pooled)
 
     def asks(self, passage: int) -> list[Ask]:
@@ -136,8 +138,7 @@ class Library:
     @torch.no_grad()
     def query_keys(self, asks: Sequence[Ask]) -> Tensor:
         """Return query keys `[B, E]`."""
-        texts = [a.question.question for a in asks]
-        return self.network.query_keys(text_features(self.base, self.network.spec, texts, with_entry=False).pooled_ND)
+        return self.network.query_keys(self._features([a.question.question for a in asks]).pooled_ND)
 
     def library_candidates(
         self, asks: Sequence[Ask], key_BE: Tensor, *, visible: Sequence[np.ndarray] | None = None
@@ -318,12 +319,16 @@ class Library:
     def _states(self, rows: Sequence[int]) -> list[Tensor]:
         missing = [r for r in rows if r not in self._entry]
         if missing:
-            spec, texts = self.network.spec, [self.texts[r] for r in missing]
-            states = as_stored(text_features(self.base, spec, texts, with_entry=True).entry, spec.kv.store)
+            entry = self._features([self.texts[r] for r in missing], with_entry=True).entry
+            states = as_stored(entry, self.network.spec.kv.store)
             # A copy of their own, in one piece: views would keep the whole batches that they are parts of.
             own = torch.cat(states).split([len(s) for s in states])
             self._entry.update(zip(missing, own, strict=True))
         return [self._entry[r] for r in rows]
+
+    def _features(self, texts: Sequence[str], *, with_entry: bool = False) -> TextFeatures:
+        tokens = GPU_ENCODE_TOKENS if self.base.device.type == "cuda" else CPU_ENCODE_TOKENS
+        return text_features(self.base, self.network.spec, texts, with_entry=with_entry, batch_tokens=tokens)
 
     def _prompts(self, asks: Sequence[Ask], contexts: Sequence[str | None] | None = None) -> list[list[int]]:
         """Return the prompts' token ids; those without a context are kept, for a question is asked of many banks."""
