@@ -53,11 +53,9 @@ def text_features(
     Returns:
         Features in the order of `texts`.
     """
-    ids = [
-        base.tokenizer(t, add_special_tokens=False, truncation=True, max_length=spec.max_atom_tokens)["input_ids"]
-        or [base.prefix_ids[-1]]
-        for t in texts
-    ]
+    cut = {"truncation": True, "max_length": spec.max_atom_tokens}
+    found = base.tokenizer(list(texts), add_special_tokens=False, **cut)["input_ids"] if texts else []
+    ids = [tokens or [base.prefix_ids[-1]] for tokens in found]
     pooled = torch.zeros(len(ids), base.hidden_size, device=base.device)
     entry: list[Tensor] = [torch.empty(0)] * (len(ids) if with_entry else 0)
     boundary = base.num_layers - spec.num_memory_layers

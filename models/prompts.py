@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedTokenizerBase
 
 INSTRUCTION = "Answer the question with a short phrase. Reply unanswerable if you do not know the answer."
@@ -13,11 +15,24 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: str, context: str |
 
     The instruction moves into the user's turn where the template has no system role (Gemma 2).
     """
-    text = f"Context: {context}\n\nQuestion: {question}" if context else f"Question: {question}"
-    messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": text}]
-    if not _has_system_role(tokenizer):
-        messages = [{"role": "user", "content": f"{INSTRUCTION}\n\n{text}"}]
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    return all_prompt_ids(tokenizer, [question], [context])[0]
+
+
+def all_prompt_ids(
+    tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], contexts: Sequence[str | None] | None = None
+) -> list[list[int]]:
+    """Return `prompt_ids` of many questions in one call, which a tokenizer shares out among its threads."""
+    if not questions:
+        return []
+    pairs = zip(questions, contexts or [None] * len(questions), strict=True)
+    texts = [
+        f"Context: {context}\n\nQuestion: {asked}" if context else f"Question: {asked}" for asked, context in pairs
+    ]
+    if _has_system_role(tokenizer):
+        turns = [[{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": text}] for text in texts]
+    else:
+        turns = [[{"role": "user", "content": f"{INSTRUCTION}\n\n{text}"}] for text in texts]
+    return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
 
 
 def refusal_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -23,7 +23,7 @@ from models.injection import ComposedAdapter, attached
 from models.lexical import LexicalIndex, best_rows
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.network import MemoryNetwork
-from models.prompts import prompt_ids, refusal_ids
+from models.prompts import all_prompt_ids, refusal_ids
 from models.reading import refusal_of_each
 from models.router import MASKED_SCORE, atom_metadata, gate_features
 from models.stored_states import as_stored
@@ -335,8 +335,9 @@ class Library:
         tokenizer = self.base.tokenizer
         questions = [ask.question.question for ask in asks]
         if contexts is not None:
-            return [prompt_ids(tokenizer, *pair) for pair in zip(questions, contexts, strict=True)]
-        self._prompt |= {text: prompt_ids(tokenizer, text) for text in {*questions} - self._prompt.keys()}
+            return all_prompt_ids(tokenizer, questions, contexts)
+        new = [text for text in dict.fromkeys(questions) if text not in self._prompt]
+        self._prompt.update(zip(new, all_prompt_ids(tokenizer, new), strict=True))
         return [self._prompt[text] for text in questions]
 
     def route_passages(self, key_BE: Tensor, asks: Sequence[Ask], *, top_k: int) -> RoutedAsks:

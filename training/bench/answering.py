@@ -76,10 +76,8 @@ class Answerer:
         """
         try:
             given = system.give(bank, rows)
-            prompts = [
-                self.prompts.ids(bank.asks[row].question.question, text, is_trained=system.is_trained)
-                for row, text in zip(rows, given.texts, strict=True)
-            ]
+            questions = [bank.asks[row].question.question for row in rows]
+            prompts = self.prompts.ids(questions, given.texts, is_trained=system.is_trained)
         except Exception as error:
             if len(rows) > 1:
                 return [reply for row in rows for reply in self.answer(system, bank, [row], on_done=on_done)]

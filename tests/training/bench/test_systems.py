@@ -231,7 +231,8 @@ def test_our_prompt_is_kept_by_systems_that_were_trained_with_it(base):
     protocol = Protocol(name="official", official=OfficialPrompt(template="Read {context} and say {input}."))
     prompts = Prompts(base, protocol)
     trained, untrained = (
-        base.tokenizer.decode(prompts.ids("why", "this", is_trained=t), skip_special_tokens=True) for t in (True, False)
+        base.tokenizer.decode(prompts.ids(["why"], ["this"], is_trained=t)[0], skip_special_tokens=True)
+        for t in (True, False)
     )
     assert "Context: this" in trained
     assert "Read this and say why." in untrained
@@ -247,9 +248,9 @@ def test_a_text_is_cut_to_the_protocol_and_to_the_bases_positions(base):
 
 def test_a_prompt_is_tokenised_once_for_all_systems(base, monkeypatch):
     prompts = Prompts(base, Protocol(name="paper"))
-    first = prompts.ids("why", "this", is_trained=True)
-    monkeypatch.setattr("training.bench.systems.prompts.prompt_ids", None)
-    assert prompts.ids("why", "this", is_trained=False) is first
+    [first] = prompts.ids(["why"], ["this"], is_trained=True)
+    monkeypatch.setattr("training.bench.systems.prompts.all_prompt_ids", lambda tokenizer, questions, texts: [])
+    assert prompts.ids(["why"], ["this"], is_trained=False)[0] is first
 
 
 def test_small_suites_are_as_the_tests_say():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from models.base import FrozenBase
-from models.prompts import prompt_ids
+from models.prompts import all_prompt_ids
 from training.features.texts import cut_texts
 
 if TYPE_CHECKING:
@@ -41,21 +42,21 @@ class Prompts:
             "prompt": "the set's own, but for trained systems theirs" if own else "one for all systems",
         }
 
-    def ids(self, question: str, text: str | None, *, is_trained: bool) -> np.ndarray:
-        """Return the prompt's token ids, `[L]`.
+    def ids(self, questions: Sequence[str], texts: Sequence[str | None], *, is_trained: bool) -> list[np.ndarray]:
+        """Return the prompts' token ids, one `[L]` a question.
 
         Args:
             is_trained: The system learnt our prompt, and keeps it under every protocol.
         """
         official = None if is_trained else self._protocol.official
-        key = (question, text, official is None)
-        if key not in self._known:
-            if official is None:
-                ids = prompt_ids(self._tokenizer, question, self.cut(text))
-            else:
-                ids = official.ids(self._tokenizer, question, text, num_positions=self._num_positions)
-            self._known[key] = np.array(ids, dtype=np.int32)
-        return self._known[key]
+        keys = [(question, text, official is None) for question, text in zip(questions, texts, strict=True)]
+        new = [key for key in dict.fromkeys(keys) if key not in self._known]
+        if official is None:
+            found = all_prompt_ids(self._tokenizer, [q for q, _, _ in new], [self.cut(text) for _, text, _ in new])
+        else:
+            found = [official.ids(self._tokenizer, q, t, num_positions=self._num_positions) for q, t, _ in new]
+        self._known.update((key, np.array(ids, dtype=np.int32)) for key, ids in zip(new, found, strict=True))
+        return [self._known[key] for key in keys]
 
     def cut(self, text: str | None) -> str | None:
         """Return the text, or as much of it as the prompt may hold."""
