@@ -61,7 +61,8 @@ class RoutedRows:
     Args:
         refusal: Log P that the model refuses under a candidate alone, nats, by row, for those that it has read.
         slots: Micro-KV of the candidates that it has read; `slot_rows` says which of them was selected, in order.
-        doubts: Mean of `refusal`, 0 without any, and what `models.doubts` finds in the atoms read, else selected.
+        doubts: Mean of `refusal`, 0 without any, and what `models.doubts` finds in the atoms read, else selected;
+            and `LexicalIndex.evidence`.
     """
 
     score: list[float]
@@ -72,7 +73,7 @@ class RoutedRows:
     refusal: dict[int, float] = field(default_factory=dict)
     slots: AtomSlots | None = None
     slot_rows: list[int] | None = None
-    doubts: tuple[float, ...] = (0.0,) * (1 + NUM_DOUBTS)
+    doubts: tuple[float, ...] = (0.0,) * (2 + NUM_DOUBTS)
 
 
 @dataclass(frozen=True, kw_only=True)

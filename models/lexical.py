@@ -226,7 +226,7 @@ class LexicalIndex:
         return self._idf_of(np.diff(self._bm25.scores["indptr"]))
 
     def _idf_of(self, document_frequency: np.ndarray | int) -> np.ndarray:
-        return np.log1p((self.num_rows - document_frequency + 0.5) / (np.asarray(document_frequency) + 0.5))
+        return _idf(self.num_rows, document_frequency)
 
     def all_scores(self, query: str) -> np.ndarray:
         """Return the normalised score of every row, float32 `[num_rows]`."""
@@ -270,6 +270,36 @@ class LexicalIndex:
         num_shared = np.clip(np.concatenate([begin[:1], end[:-1]]) - begin, 0, num_rows)
         return np.stack([num_shared, num_rows - num_shared], axis=1).ravel()
 
+    def evidence(self, query: str, visible: np.ndarray | None = None) -> float:
+        """Return how much of a query the best stretch holds, in words that a single row has; of a part of the rows.
+
+            max over stretches of  sum_t idf(t) / idf'  for the query's terms t that the stretch holds
+
+        with df = 1 in idf'. Unlike a score it is no share: the one word of a short question that a stretch holds is
+        little evidence that it is meant. Only the postings of the query's terms are touched. Only for an index that was
+        built with documents.
+
+        Args:
+            visible: Mask of the rows `[num_rows]` that count, for idf and in stretches; None for all.
+        """
+        assert self._stretches is not None, "an index without documents has no stretches"
+        known, _ = self.query_terms(query)
+        num_rows = self.num_rows if visible is None else int(visible.sum())
+        if not len(known) or not num_rows:
+            return 0.0
+        row, start = (self._bm25.scores[name] for name in ("indices", "indptr"))
+        begin, end = self._stretches[0].T
+        held = np.zeros(len(begin))
+        for term in known:
+            rows = np.asarray(row[start[term] : start[term + 1]], dtype=np.int64)
+            rows = rows if visible is None else rows[visible[rows]]
+            last = np.searchsorted(begin, rows, side="right") - 1
+            before = np.maximum(last - 1, 0)
+            here = np.zeros(len(begin), dtype=bool)
+            here[last] = here[before[end[before] > rows]] = True
+            held[here] += _idf(num_rows, len(rows))
+        return float(held.max() / _idf(num_rows, 1))
+
     def query_terms(self, query: str) -> tuple[np.ndarray, float]:
         """Return the ids (int64) of the query's terms that the index knows, and the largest score of any text."""
         terms = list(dict.fromkeys(tokenize(query)))
@@ -290,6 +320,10 @@ class LexicalIndex:
         term = np.repeat(np.arange(len(start) - 1), np.diff(start))
         order = np.argsort(row, kind="stable")
         return np.searchsorted(row[order], np.arange(self.num_rows + 1)), term[order], weight[order]
+
+
+def _idf(num_rows: int, document_frequency: np.ndarray | int) -> np.ndarray:
+    return np.log1p((num_rows - document_frequency + 0.5) / (np.asarray(document_frequency) + 0.5))
 
 
 def _as_array(spans: Sequence[Sequence[int]]) -> np.ndarray:

@@ -197,7 +197,9 @@ def gate_features(
         refusal_logprob: Log-probability that the answer begins with the refusal, nats.
         num_atoms: Atoms in the bank.
         doubts_BD: Mean log P(refusal) under each atom that the model has read alone, 0 where it read none; and what
-            `models.doubts` finds in the atoms that were read, else selected.
+            `models.doubts` finds in the atoms that were read, else selected; and `LexicalIndex.evidence`.
     """
-    columns = (best_score, top_lexical, refusal_logprob, num_atoms.float().clamp(min=1).log(), *doubts_BD.unbind(-1))
+    size = num_atoms.float().clamp(min=1).log()
+    # Between -0.1 and -0.01 nats lies less than between -2 and -1.9, which the logarithm alone would treat alike.
+    columns = (best_score, top_lexical, refusal_logprob, size, *doubts_BD.unbind(-1), refusal_logprob.float().exp())
     return torch.stack([c.float().cpu() for c in columns], dim=-1)

@@ -51,7 +51,7 @@ def route_question(
         routed = engine.read(question, routed, tensors, top_k=top_k)
     judged = [stored[row].atom.content for row in routed.refusal or routed.rows]
     mean_refusal = fmean(routed.refusal.values()) if routed.refusal else 0.0
-    routed = replace(routed, doubts=(mean_refusal, *doubts(question, judged)))
+    routed = replace(routed, doubts=(mean_refusal, *doubts(question, judged), index.evidence(question)))
     titles = {d.document_id: d.title for d in bank.documents()}
     return stored, routed, _explained(stored, titles, found, routed)
 

@@ -92,7 +92,8 @@ def _without_answer(library: Library, ask: Ask, found: Candidates) -> Candidates
     """Return the asked passage's atoms but those that hold the answer; None where no other is left."""
     names = {*ask.question.gold_atom_ids, *ask.question.supporting_atom_ids}
     kept = np.array([library.atoms[row].atom_id not in names for row in found.rows])
-    return Candidates(*(x[kept] for x in found)) if kept.any() else None
+    evidence = library.lexical(ask.passage).evidence(ask.question.question, kept)
+    return Candidates(*(x[kept] for x in found[:3]), evidence) if kept.any() else None
 
 
 def same_article(library: Library, ask: Ask) -> np.ndarray:

@@ -36,11 +36,15 @@ CPU_ENCODE_TOKENS, GPU_ENCODE_TOKENS = 4096, 65536
 
 
 class Candidates(NamedTuple):
-    """Flat atom rows that stage 1 found for a question, with their BM25 in its bank and that of their stretches."""
+    """Flat atom rows that stage 1 found for a question, with their BM25 in its bank and that of their stretches.
+
+    `evidence` is how much of the question the best stretch of the bank holds (`LexicalIndex.evidence`).
+    """
 
     rows: np.ndarray
     lexical: np.ndarray
     stretch: np.ndarray | None = None
+    evidence: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +137,7 @@ class Library:
         rows = np.arange(self.start[ask.passage], self.start[ask.passage + 1])
         index, question = self.lexical(ask.passage), ask.question.question
         lexical = index.all_scores(question)
-        return Candidates(rows, lexical, index.stretch_scores(question, lexical))
+        return Candidates(rows, lexical, index.stretch_scores(question, lexical), index.evidence(question))
 
     @torch.no_grad()
     def query_keys(self, asks: Sequence[Ask]) -> Tensor:
@@ -163,7 +167,8 @@ class Library:
                 words = lexical + stretch
                 rows = np.union1d(rows, best_rows(words if mask is None else np.where(mask, words, 0.0), count))
             rows = np.sort(rows)
-            found.append(Candidates(rows, lexical[rows], stretch[rows]))
+            evidence = index.evidence(ask.question.question, mask)
+            found.append(Candidates(rows, lexical[rows], stretch[rows], evidence))
         return found
 
     def scored(self, key_BE: Tensor, candidates: Sequence[Candidates], *, width: int = 1) -> Scored:
@@ -177,7 +182,7 @@ class Library:
         row_BC = np.zeros((len(found), width), dtype=np.int64)
         lexical_BC, stretch_BC = np.zeros((2, len(found), width), dtype=np.float32)
         valid_BC = np.zeros((len(found), width), dtype=bool)
-        for i, (rows, lexical, stretch) in enumerate(found):
+        for i, (rows, lexical, stretch, _) in enumerate(found):
             row_BC[i, : len(rows)], lexical_BC[i, : len(rows)], valid_BC[i, : len(rows)] = rows, lexical, True
             if stretch is not None:
                 stretch_BC[i, : len(rows)] = stretch
@@ -207,6 +212,7 @@ class Library:
         """
         found = self.scored(key_BE, candidates, width=top_k)
         top_lexical_B = found.lexical_BC.max(1).values
+        evidence_B = torch.tensor([Candidates(*c).evidence for c in candidates])
         router = self.network.router
         mean_refusal_B = torch.zeros(len(candidates))
         reads = asks is not None and router.num_read > 0
@@ -224,7 +230,7 @@ class Library:
             best_score_B=routing.score_BC.max(1).values,
             top_lexical_B=top_lexical_B,
             num_atoms_B=torch.tensor(num_atoms or [len(self.atoms)] * len(candidates)),
-            doubts_BD=torch.cat([mean_refusal_B[:, None], self._doubts(asks, *judged)], dim=1),
+            doubts_BD=torch.cat([mean_refusal_B[:, None], self._doubts(asks, *judged), evidence_B[:, None]], dim=1),
         )
 
     def _doubts(self, asks: Sequence[Ask] | None, row_BM: Tensor, valid_BM: Tensor) -> Tensor:
@@ -290,7 +296,7 @@ class Library:
             best_score_B=ones,
             top_lexical_B=ones,
             num_atoms_B=ones,
-            doubts_BD=torch.zeros(len(asks), 1 + NUM_DOUBTS),
+            doubts_BD=torch.zeros(len(asks), 2 + NUM_DOUBTS),
         )
 
     @torch.no_grad()

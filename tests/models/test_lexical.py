@@ -152,6 +152,27 @@ def test_words_of_another_document_do_not_count_for_a_row():
     assert LexicalIndex.build([], documents=[]).stretch_scores("water").tolist() == []
 
 
+def test_evidence_is_the_best_stretchs_words_in_words_of_a_single_row():
+    texts = ["Lake Tor is deep.", "Its water is green.", "Its water is blue.", "A ferry sank."]
+    index = LexicalIndex.build(texts, documents=[1, 1, 2, 3])
+    # N = 4: idf(1) = ln(1 + 3.5 / 1.5) = 1.20397, idf(2) = ln(1 + 2.5 / 2.5) = 0.69315, 0.57571 of a single row's word.
+    assert index.evidence("Is the ferry new?") == pytest.approx(1.0)
+    assert index.evidence("How deep is the water of Lake Tor?") == pytest.approx(3 + 0.57571, abs=1e-5)
+    assert index.evidence("Is the blue water deep?") == pytest.approx(1 + 0.57571, abs=1e-5)  # either document's
+    # Of the rows 0, 2 and 3 a single one has water: 3 words in the first, and "water" alone is 1 in the second.
+    visible = np.array([True, False, True, True])
+    assert index.evidence("How deep is the water of Lake Tor?", visible) == pytest.approx(3.0)
+    assert index.evidence("Which water?", visible) == pytest.approx(1.0)
+    assert index.evidence("Which water?", np.zeros(4, dtype=bool)) == index.evidence("Who?") == 0.0
+
+
+def test_evidence_of_a_row_counts_in_both_stretches_that_hold_it():
+    index = LexicalIndex.build([f"word{n}" for n in range(18)], documents=["a"] * 18)
+    # Stretches 0-11 and 6-17: words 3 and 11 share the first, 11 and 17 the second, 3 and 17 none.
+    queries = ("word3 word11", "word11 word17", "word3 word17")
+    assert [index.evidence(query) for query in queries] == pytest.approx([2.0, 2.0, 1.0])
+
+
 def test_best_rows_are_positive_and_ties_go_by_row():
     assert best_rows(np.array([0.2, 0.0, 0.5, 0.2]), 9).tolist() == [2, 0, 3]
     assert best_rows(np.array([0.2, 0.0, 0.5, 0.2]), 2).tolist() == [2, 0]

@@ -153,3 +153,6 @@ def test_the_gate_is_a_logistic_of_its_signals_as_far_as_it_was_fitted_with_them
     # Doubts count for a gate that was fitted with them: 2.5 + 0.25 * 2 - 1 * 1 + 0 - 2 * 1 = 0.
     doubting = replace(gate, coefficients=(*gate.coefficients, -0.25, -1.0, -3.0, -2.0))
     assert doubting(gate_features(*signals)).item() == pytest.approx(0.5)
+    # The last is the probability of the refusal itself, e^-3.
+    likely = replace(doubting, coefficients=(*doubting.coefficients, math.e**3 * math.log(3)))
+    assert likely(gate_features(*signals)).item() == pytest.approx(0.75)

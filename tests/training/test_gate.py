@@ -186,6 +186,9 @@ def test_a_passage_without_its_answer_keeps_its_other_atoms_or_gives_way_to_a_st
     assert lake.gold_atom_ids == ("atom_0",) and rows[:2] == [[1, 2], [1]]
     assert rows[2] == found["off_passage"].candidates[2].rows.tolist() and 9 not in rows[2]
     assert found["off_atoms"].num_atoms == [2, 1, len(rows[2])]
+    # The words that only the answer's atom has are evidence no more.
+    whole, rest = (found[name].candidates[0].evidence for name in ("passage", "off_atoms"))
+    assert rest == library.lexical(0).evidence(lake.question, np.array([False, True, True])) < whole
 
 
 def test_an_article_is_hidden_whole_and_nothing_else():

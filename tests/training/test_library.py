@@ -143,7 +143,7 @@ def test_hidden_atoms_are_no_candidates_even_where_few_are_left():
 def test_a_passage_alone_is_scored_as_a_bank_of_its_own():
     library = library_over(base_of("llama"), SPECS["d2a"], river_and_town())
     ask = library.asks(2)[0]
-    rows, scores, stretch = library.passage_candidates(ask)
+    rows, scores, stretch, _ = library.passage_candidates(ask)
     assert rows.tolist() == [5, 6, 7, 8] and int(scores.argmax()) == 1
     assert scores[1] != library.lexical().all_scores(ask.question.question)[6]
     np.testing.assert_allclose(stretch, scores, atol=1e-6)  # one stretch tells no atom from another
@@ -205,7 +205,7 @@ def test_a_bank_that_holds_nothing_is_read_and_doubted_without_a_number_going_mi
     for first in (library.passage_candidates(asks[0]), nothing):
         routed = library.route(library.query_keys(asks), [first, nothing], top_k=2, num_atoms=[3, 0], asks=asks)
         features = routed.gate_features(torch.tensor([-1.0, -1.0]))
-        assert features.isfinite().all() and features[1, 4:].tolist() == [0.0] * 4
+        assert features.isfinite().all() and features[1, 4:-1].tolist() == [0.0] * 5
 
 
 def test_what_the_model_reads_moves_the_best_candidates_and_leaves_out_the_others():
@@ -230,7 +230,7 @@ def test_what_the_model_reads_moves_the_best_candidates_and_leaves_out_the_other
             best_score_B=ones,
             top_lexical_B=ones,
             num_atoms_B=ones,
-            doubts_BD=torch.zeros(3, 4),
+            doubts_BD=torch.zeros(3, 5),
         )
         replies = library.answer([ask] * 3, library.adapter(alone), max_new_tokens=0)
         assert refusal_BM[i].tolist() == pytest.approx([r.refusal_logprob for r in replies], abs=1e-3)

@@ -119,7 +119,7 @@ def test_the_gate_in_the_checkpoint_is_the_fitted_one(tmp_path):
     events = []
     meta = read_meta(train(request_for(tmp_path, "qwen3", "d2a"), on_event=events.append))
     fitted = next(e for e in events if e["event"] == "gate")
-    assert meta.gate["threshold"] == fitted["threshold"] and len(meta.gate["coefficients"]) == 4 + 1 + NUM_DOUBTS
+    assert meta.gate["threshold"] == fitted["threshold"] and len(meta.gate["coefficients"]) == 4 + 2 + NUM_DOUBTS + 1
     assert meta.training["gate"]["questions"] == 2  # one in each held-out passage
 
 

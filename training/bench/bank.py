@@ -203,7 +203,7 @@ class SuiteBank:
         local = (library.key_NE[start:end] @ key_E).topk(router.num_candidates).indices.cpu().numpy()
         if router.lexical:
             local = np.union1d(local, best_rows(found.lexical + found.stretch, router.num_candidates))
-        return Candidates(*(values[local] for values in found))
+        return Candidates(*(values[local] for values in found[:3]), found.evidence)
 
     def _lexical(self, ask: Ask) -> LexicalIndex:
         return self.library.lexical(None if self.kind == "all" else ask.passage)
