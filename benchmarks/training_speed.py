@@ -42,10 +42,10 @@ from training.features import FeatureCache, LiveFeatures, build_cache
 from training.losses import distill_topk_loss, lm_loss
 from training.records import read_records
 from training.step import TrainStep
-from training.upper import cuda_graphs
+from training.systems.answers import answer_logits
 
 SENTENCES = 4
-ROUNDS = 3  # that do not count, on a GPU: a shape gets its graph when it comes the third time
+WARM_UP = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,17 +101,16 @@ def first_records(records: Sequence[AnnotationRecord], num_questions: int | None
 
 
 def seconds_each(prepare: Callable[[Any], Callable[[], object]], items: Sequence[Any], device: torch.device) -> float:
-    """Return the median time of what `prepare` returns, over all items, after runs that do not count."""
+    """Return the median time of what `prepare` returns, over all items but the first."""
     seconds = []
-    before = [*items] * ROUNDS if device.type == "cuda" else items[:1]
-    for item in [*before, *items]:
+    for item in items:
         action = prepare(item)
         _wait(device)
         start = time.perf_counter()
         action()
         _wait(device)
         seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[-len(items) :])
+    return statistics.median(seconds[WARM_UP:])
 
 
 def whole_step(step: TrainStep, phase: Phase) -> Callable[[Batch], Callable[[], None]]:
@@ -142,9 +141,10 @@ def upper_stack(step: TrainStep, phase: Phase, batch: Batch) -> Callable[[], Non
     adapter, rows = leaves(composed(step, phase, batch)), slice(0, batch.num_lm)
     row_B = step.features.target_rows(batch.question_B[rows], batch.refuse_B[rows])
     targets, teacher = step.features.targets(row_B), step.features.teacher(row_B)
+    base, start = step.base, step.base.num_layers - step.network.spec.num_memory_layers
 
     def run() -> None:
-        answer = step.upper.answers(adapter, targets)
+        answer = answer_logits(base, targets, adapter, first_layer=start)
         lm, num_tokens = lm_loss(answer.logits_TV, answer.target_T)
         student_TV = answer.logits_TV[teacher.taught_A]
         distill, num_taught = distill_topk_loss(student_TV, teacher.best, temperature=step.config.distill_temperature)
@@ -183,19 +183,16 @@ def measure(
 
     def step_with(features: FeatureCache | LiveFeatures) -> TrainStep:
         torch.manual_seed(config.seed)
-        network = MemoryNetwork(spec, base).to(base.device)
-        capture = cuda_graphs() if config.cuda_graphs and base.device.type == "cuda" else None
-        return TrainStep(base, network, features, metadata_NM, config, capture=capture)
+        return TrainStep(base, MemoryNetwork(spec, base).to(base.device), features, metadata_NM, config)
 
     cached, live = step_with(cache), step_with(LiveFeatures(base, spec, config, material.texts))
     phase = config.phase_at(config.max_steps, 1.0)
-    sampler, drawn = Sampler(material.episodes, config, base.device), {}
+    sampler, batches = Sampler(material.episodes, config, base.device), []
 
     def draw(number: int) -> Callable[[], None]:
-        return lambda: drawn.update({number: sampler.collate(sampler.plan(number), cached.nearest)})
+        return lambda: batches.append(sampler.collate(sampler.plan(number), cached.nearest))
 
-    draw_s = seconds_each(draw, range(num_steps), base.device)
-    batches = list(drawn.values())
+    draw_s = seconds_each(draw, range(num_steps + WARM_UP), base.device)
     return Timing(
         uncached_s=seconds_each(whole_step(live, phase), batches, base.device),
         cached_s=seconds_each(whole_step(cached, phase), batches, base.device),

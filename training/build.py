@@ -41,7 +41,6 @@ from training.systems.d2l import TEACHER_TEMPERATURE, TEACHER_TOKENS, D2LSystem
 from training.systems.documents import Documents
 from training.systems.prompts import BarePrompts, TextPrompts
 from training.systems.reader import StaticSystem
-from training.upper import Capture, cuda_graphs
 from training.world import World
 
 Emit = Callable[[dict[str, Any]], None]
@@ -156,20 +155,19 @@ class Builder:
             targets = features.targets(rows)
             sites, size = self.base.sites(self.spec), self.config.protect_size
             basis = input_bases(self.base, sites, targets.state_BLD, targets.mask_BL, size=size)
-        return TrainStep(self.base, network, features, metadata, self.config, basis=basis, capture=self._capture)
+        return TrainStep(self.base, network, features, metadata, self.config, basis=basis)
 
     def _d2l(self, hyper: nn.Module, material: Material) -> D2LSystem:
         # Its LoRA stands in every layer, so nothing but the teacher could be kept.
         spec = replace(self.spec, num_memory_layers=self.base.num_layers)
         config = replace(self.config, distill_top_k=TEACHER_TOKENS, distill_temperature=TEACHER_TEMPERATURE)
         features = LiveFeatures(self.base, spec, config, material.spoken(teacher=self.distils))
-        documents = self._documents(material, form=self.reads)
-        return D2LSystem(self.base, hyper, features, documents, capture=self._capture)
+        return D2LSystem(self.base, hyper, features, self._documents(material, form=self.reads))
 
     def _static(self, lora: nn.Module, material: Material) -> StaticSystem:
         if self.system == "blind":
             spec = replace(self.spec, num_memory_layers=self.base.num_layers - lora.first_layer)
-            return StaticSystem(self.base, lora, BarePrompts(self._features(spec, material)), capture=self._capture)
+            return StaticSystem(self.base, lora, BarePrompts(self._features(spec, material)))
         prompts = TextPrompts(
             self.base,
             self.config,
@@ -178,7 +176,7 @@ class Builder:
             first_layer=lora.first_layer,
             evidence=self.reads,
         )
-        return StaticSystem(self.base, lora, prompts, capture=self._capture)
+        return StaticSystem(self.base, lora, prompts)
 
     def _documents(self, material: Material, *, form: str) -> Documents:
         """Return the passages as long as the teacher reads them."""
@@ -194,12 +192,6 @@ class Builder:
         reranker = find_reranker(name, self.base.device)
         self.emit({"event": "reranker", "name": name, "state": "on" if reranker else "off: not on this machine"})
         return reranker
-
-    @cached_property
-    def _capture(self) -> Capture | None:
-        """What makes graphs; several processes would have to meet in the middle of one."""
-        is_alone = self.base.device.type == "cuda" and not self.share_features
-        return cuda_graphs() if self.config.cuda_graphs and is_alone else None
 
     @property
     def distils(self) -> bool:

@@ -63,7 +63,6 @@ class TrainConfig:
         max_context_tokens: Of the document that the teacher reads, and that Doc-to-LoRA or the reader is given.
         cache_atom_layers: Keep token micro-KV's inputs at every memory layer: as many times the memory as there are
             such layers, and no pass over the atoms in a step.
-        cuda_graphs: On a GPU, and where one process trains, launch the memory layers as CUDA graphs.
         feature_home: Where frozen features are kept: `device`, `pinned` (page-locked host memory), `disk`, `auto` by
             their size, or `live` for none, which computes them in every step.
         save_every: Optimiser steps between training states, of which the newest `keep_states` are kept.
@@ -114,7 +113,6 @@ class TrainConfig:
     max_context_tokens: int = 8192
     cache_batch_tokens: int = 65536
     cache_atom_layers: bool = False
-    cuda_graphs: bool = True
     feature_home: str = "auto"
     seed: int = 0
     loss: LossWeights = field(default_factory=LossWeights)

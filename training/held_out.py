@@ -19,8 +19,8 @@ from training.batches import Batch, Sampler, fixed_plan
 from training.config import TrainConfig
 from training.episodes import ANSWERABLE, OFF_TOPIC
 from training.metrics import auroc
+from training.systems.answers import AnswerLogits
 from training.systems.sensitivity import context_sensitivity
-from training.upper import AnswerLogits
 from training.world import World
 
 if TYPE_CHECKING:

@@ -39,7 +39,6 @@ _HARMLESS = frozenset(
         "keep_states",
         "cache_batch_tokens",
         "cache_atom_layers",
-        "cuda_graphs",
         "feature_home",
     }
 )

@@ -23,7 +23,7 @@ from models.router import Router, Routing
 from training.batches import Batch
 from training.config import TrainConfig
 from training.curriculum import Phase
-from training.features import FeatureCache, LiveFeatures
+from training.features import FeatureCache, LiveFeatures, Targets
 from training.losses import (
     composition_loss,
     confidence_loss,
@@ -38,7 +38,7 @@ from training.losses import (
     route_loss,
     sparse_loss,
 )
-from training.upper import AnswerLogits, Capture, UpperLayers, rounded_up
+from training.systems.answers import AnswerLogits, answer_logits
 
 CONTRASTIVE_SCALE = 20.0
 NUM_NEAREST = 32
@@ -71,7 +71,6 @@ class TrainStep(nn.Module):
     Args:
         metadata_NM: Of every atom, as `models.router.atom_metadata` gives it.
         basis: Protected inputs of every site, for the null-space form of protection.
-        capture: Of the upper layers; None runs them operation by operation.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class TrainStep(nn.Module):
         config: TrainConfig,
         *,
         basis: Mapping[Site, Tensor] | None = None,
-        capture: Capture | None = None,
     ) -> None:
         super().__init__()
         if network.compiler.shared is not None and (wrong := config.active_losses & {"sparse", "protect"}):
@@ -92,7 +90,6 @@ class TrainStep(nn.Module):
                 hint=f"Set loss.{min(wrong)} to 0",
             )
         self.base = base
-        self.upper = UpperLayers(base, base.num_layers - network.spec.num_memory_layers, capture=capture)
         self.network = network
         self.features = features
         self.metadata_NM = metadata_NM
@@ -206,7 +203,6 @@ class TrainStep(nn.Module):
         if source == "latent":
             return latent_slots(self.base, self.network.compiler, routed.latent_UZ[distinct_D])
         x_MUSD, lengths_U = self.features.atom_inputs(routed.atom_U[distinct_D])
-        x_MUSD = rounded_up(x_MUSD, 2, self.upper.length_step)
         return slots_from_inputs(self.base, self.network.compiler, x_MUSD, lengths_U)
 
     def answer_under(self, adapter: ComposedAdapter | None, row_B: Tensor) -> AnswerLogits:
@@ -215,7 +211,11 @@ class TrainStep(nn.Module):
         Args:
             row_B: Rows of the features' targets.
         """
-        return self.upper.answers(adapter, self.features.targets(row_B))
+        return self._answers(adapter, self.features.targets(row_B))
+
+    def _answers(self, adapter: ComposedAdapter | None, targets: Targets) -> AnswerLogits:
+        first_layer = self.base.num_layers - self.network.spec.num_memory_layers
+        return answer_logits(self.base, targets, adapter, first_layer=first_layer)
 
     def _routing_losses(self, routed: Routed, batch: Batch, phase: Phase) -> Sums:
         """Return the losses that need no language model."""
@@ -263,7 +263,7 @@ class TrainStep(nn.Module):
             sums["protect"] = self._protect(adapter)
         row_B = self._target_rows(batch)
         targets = self.features.targets(row_B)
-        answer = self.upper.answers(adapter, targets)
+        answer = self._answers(adapter, targets)
         logits_TV = answer.logits_TV
         sums["tokens"] = (targets.mask_BL.sum(), torch.ones((), device=logits_TV.device))
         if "lm" in on:
@@ -274,7 +274,7 @@ class TrainStep(nn.Module):
             sums["distill"] = distill_topk_loss(student, teacher.best, temperature=self.config.distill_temperature)
         if "composition" in on:
             forced_BK = gold_alone(batch, slice(0, batch.num_lm), index_BK, log_weight_BK)
-            forced = self.upper.answers(self.adapter(routed, *forced_BK), targets)
+            forced = self._answers(self.adapter(routed, *forced_BK), targets)
             sums["composition"] = composition_loss(logits_TV, forced.logits_TV)
         return sums
 

@@ -22,13 +22,13 @@ from training.curriculum import LossWeights, Phase
 from training.episodes import ANSWERABLE, build_episodes
 from training.features import LiveFeatures, Texts
 from training.losses import TeacherTopK
+from training.systems.answers import AnswerLogits
 from training.systems.d2l import D2LSystem, mean_by_row, topk_cross_entropy
 from training.systems.documents import Documents
 from training.systems.evidence import asked_passages, best_atoms, strangers, swapped
 from training.systems.prompts import BarePrompts, TextPrompts
 from training.systems.reader import StaticSystem
 from training.systems.sensitivity import context_sensitivity
-from training.upper import AnswerLogits
 
 CONFIG = TrainConfig(
     global_batch=8, batch_route=6, share_sibling=0.25, share_absent=0.25, distill_top_k=20, distill_temperature=1.0
@@ -222,7 +222,7 @@ def test_every_weight_of_the_hypernetwork_is_trained_and_none_of_the_base():
     assert {p.data_ptr() for p in system.parameters()} == {p.data_ptr() for p in system.hyper.parameters()}
     system(drawn(), PHASE)["lm"][0].backward()
     assert not [name for name, p in system.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    assert all(p.grad is None and not p.requires_grad for p in system.upper.base.model.parameters())
+    assert all(p.grad is None and not p.requires_grad for p in system.base.model.parameters())
 
 
 @pytest.mark.parametrize("name", SYSTEMS[1:])
@@ -233,7 +233,7 @@ def test_every_weight_of_the_static_lora_is_trained_and_none_of_the_base(name):
     system(drawn(), PHASE)["lm"][0].backward()
     assert len(list(system.parameters())) == 2 * len(system.lora.sites)
     assert not [name for name, p in system.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    assert all(p.grad is None and not p.requires_grad for p in system.upper.base.model.parameters())
+    assert all(p.grad is None and not p.requires_grad for p in system.base.model.parameters())
 
 
 def test_size_of_the_lora_is_the_mean_over_a_documents_chunks_for_each_question():

@@ -25,9 +25,9 @@ from models.injection import ComposedAdapter
 from training.batches import Batch
 from training.features import FeatureCache, LiveFeatures
 from training.losses import TeacherTopK, lm_loss
+from training.systems.answers import AnswerLogits, answer_logits
 from training.systems.documents import Documents
 from training.systems.evidence import asked_passages
-from training.upper import AnswerLogits, Capture, UpperLayers
 
 if TYPE_CHECKING:
     from training.curriculum import Phase
@@ -53,12 +53,9 @@ class D2LSystem(nn.Module):
         hyper: HyperLora,
         features: FeatureCache | LiveFeatures,
         documents: Documents,
-        *,
-        capture: Capture | None = None,
     ) -> None:
         super().__init__()
         self.base, self.hyper, self.features = base, hyper, features
-        self.upper = UpperLayers(base, 0, capture=capture)
         self.passage_of_atom_N = torch.tensor(documents.passage_of_atom, device=base.device)
         limit = hyper.config.max_chunk_tokens
         self.chunks = [document_chunks(base.tokenizer, text, max_chunk_tokens=limit) for text in documents.texts]
@@ -113,7 +110,7 @@ class D2LSystem(nn.Module):
     def _answer(self, batch: Batch, adapter: ComposedAdapter) -> tuple[AnswerLogits, Tensor]:
         targets = self.features.targets(self._target_rows(batch))
         embedded = replace(targets, state_BLD=self.base.embed(targets.token_BL))
-        return self.upper.answers(adapter, embedded), targets.mask_BL.sum()
+        return answer_logits(self.base, embedded, adapter, first_layer=0), targets.mask_BL.sum()
 
     def _target_rows(self, batch: Batch) -> Tensor:
         return self.features.target_rows(batch.question_B[: batch.num_lm], batch.refuse_B[: batch.num_lm])

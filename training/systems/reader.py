@@ -17,8 +17,8 @@ from models.static_lora import StaticLora
 from training.batches import Batch
 from training.features import Targets
 from training.losses import lm_loss
+from training.systems.answers import AnswerLogits, answer_logits
 from training.systems.prompts import BarePrompts, TextPrompts
-from training.upper import AnswerLogits, Capture, UpperLayers
 
 if TYPE_CHECKING:
     from training.curriculum import Phase
@@ -29,17 +29,9 @@ class StaticSystem(nn.Module):
 
     loss_weights = MappingProxyType({"lm": 1.0})
 
-    def __init__(
-        self,
-        base: FrozenBase,
-        lora: StaticLora,
-        prompts: BarePrompts | TextPrompts,
-        *,
-        capture: Capture | None = None,
-    ) -> None:
+    def __init__(self, base: FrozenBase, lora: StaticLora, prompts: BarePrompts | TextPrompts) -> None:
         super().__init__()
-        self.lora, self.prompts = lora, prompts
-        self.upper = UpperLayers(base, lora.first_layer, capture=capture)
+        self.base, self.lora, self.prompts = base, lora, prompts
 
     def forward(self, batch: Batch, phase: Phase) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the language-model loss, and the `tokens` that were read."""
@@ -57,4 +49,4 @@ class StaticSystem(nn.Module):
         return self._answer(self.prompts.targets(batch, top_k=top_k))
 
     def _answer(self, targets: Targets) -> AnswerLogits:
-        return self.upper.answers(self.lora.adapter(), targets)
+        return answer_logits(self.base, targets, self.lora.adapter(), first_layer=self.lora.first_layer)

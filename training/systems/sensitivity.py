@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.batches import Batch
+from training.systems.answers import AnswerLogits
 from training.systems.evidence import strangers, swapped
-from training.upper import AnswerLogits
 
 
 @dataclass(frozen=True, kw_only=True)
