@@ -24,7 +24,7 @@ from training.bench.suites import SUITES
 from training.bench.systems import SYSTEMS
 
 # What must be equal for rows to stand in one table; of the rest, what differs is left out of the header.
-SAME = ("model", "base", "baselines", "protocol", "bank", "k", "seed")
+SAME = ("model", "base", "protocol", "bank", "k", "seed")
 # Of the memory, which only a run of systems that it takes no part in may have another of.
 OF_MEMORY = ("checkpoint", "recipe", "threshold")
 WITHOUT_MEMORY = {"no-context", "base+ctx", "retrieval-bm25"}
@@ -84,8 +84,22 @@ def _joined(runs: Sequence[Results]) -> dict[str, Any]:
         "command": "\n".join(header["command"] for header in headers),
         "suites": _ordered({name: facts for header in headers for name, facts in _suites(header, headers)}, SUITES),
         "systems": _ordered(_systems(headers), SYSTEMS),
+        "baselines": _baselines(runs),
         "seconds": _nested([header.get("seconds", {}) for header in headers]),
     }
+
+
+def _baselines(runs: Sequence[Results]) -> dict[str, str]:
+    """Return the trained checkpoints of all runs; raise D2AError where two have another one of a system."""
+    found: dict[str, str] = {}
+    for run in runs:
+        for name, path in run.header.get("baselines", {}).items():
+            if found.setdefault(name, path) != path:
+                raise D2AError(
+                    f"{run.folder} was measured with {name} of {path}, another run with {found[name]}",
+                    hint="Merge runs of one checkpoint a system",
+                )
+    return found
 
 
 def _check_samples(runs: Sequence[Results]) -> None:

@@ -71,7 +71,7 @@ def test_runs_of_different_conditions_or_with_the_same_rows_are_refused(tmp_path
     assert "holds rows of squad doc2atom, which another run has" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["model", "base", "baselines", "protocol", "bank", "k", "seed", "recipe", "threshold"])
+@pytest.mark.parametrize("name", ["model", "base", "protocol", "bank", "k", "seed", "recipe", "threshold"])
 def test_runs_that_differ_in_any_condition_are_refused(name, tmp_path):
     with pytest.raises(D2AError, match=f"3 was measured with {name} other, .*1 with "):
         merge_runs(runs(tmp_path, **{name: "other"}), tmp_path / "all")
@@ -111,3 +111,13 @@ def test_a_folder_without_a_run_is_named(tmp_path, capsys):
         main([str(tmp_path / "all")])
     assert main([str(tmp_path / "all"), str(tmp_path / "none")]) == 1
     assert "none holds no benchmark" in capsys.readouterr().err
+
+
+def test_trained_checkpoints_of_all_runs_come_together_unless_two_are_of_one_system(tmp_path):
+    *two, third = runs(tmp_path, baselines={"blind": "runs/blind"})
+    assert read_results(merge_runs([*two, third], tmp_path / "all")).header["baselines"] == {"blind": "runs/blind"}
+    facts = {"suites": {"ropes": suite(1)}, "systems": {"no-context": OK}, "k": 3}
+    other = [row("a", 0.5, suite="ropes", system="no-context")]
+    fourth = write_run(tmp_path / "4", other, **facts, baselines={"blind": "runs/another"})
+    with pytest.raises(D2AError, match="4 was measured with blind of runs/another, another run with runs/blind"):
+        merge_runs([*two, third, fourth], tmp_path / "more")
