@@ -1,6 +1,6 @@
 """Print how much faster training is with the frozen-feature cache, and how far from what no cache can save.
 
-    python benchmarks/training_speed.py [--model smollm2] [--data FOLDER] [--questions N] [--steps N] [--json]
+    python benchmarks/training_speed.py [--model smollm2] [--data FOLDER | --sentences N] [--questions N] [--json]
 
 One process, the same batches and starting weights, distillation on. "Uncached" runs the base's lower layers and the
 teacher anew for the rows of each step, from token ids that are ready; "cached" reads them. "Upper stack alone" is the
@@ -44,7 +44,6 @@ from training.records import read_records
 from training.step import TrainStep
 from training.systems.answers import answer_logits
 
-SENTENCES = 4
 WARM_UP = 1
 
 
@@ -67,11 +66,11 @@ def station(number: int) -> tuple[str, str, str]:
     return f"{place} was opened in {year} and has {2 + number % 9} platforms.", f"When was {place} opened?", year
 
 
-def invented_records(num_questions: int) -> list[AnnotationRecord]:
-    """Return passages of a few sentences, with one atom and one question a sentence."""
+def invented_records(num_questions: int, *, num_sentences: int = 4) -> list[AnnotationRecord]:
+    """Return passages of some sentences, with one atom and one question a sentence."""
     records = []
-    for begin in range(0, num_questions, SENTENCES):
-        facts = [station(n) for n in range(begin, min(begin + SENTENCES, num_questions))]
+    for begin in range(0, num_questions, num_sentences):
+        facts = [station(n) for n in range(begin, min(begin + num_sentences, num_questions))]
         starts = [0, *accumulate(len(f[0]) + 1 for f in facts)]
         atoms = [
             Atom(
@@ -228,6 +227,9 @@ def main() -> None:
     parser.add_argument("--base", type=Path, help="folder of the base's weights")
     parser.add_argument("--data", type=Path, help="folder with the configuration's records")
     parser.add_argument("--questions", type=int, help="take the first passages with this many questions")
+    parser.add_argument(
+        "--sentences", type=int, default=4, help="of an invented passage; the paper's documents have up to 64"
+    )
     parser.add_argument("--steps", type=int, default=20, help="steps of each kind whose median counts")
     parser.add_argument("--batch", type=int, help="samples a step; questions that only route follow in proportion")
     parser.add_argument("--home", default="auto", help="auto, device, pinned or disk")
@@ -249,7 +251,7 @@ def main() -> None:
         }
     )
     if options.data is None:
-        records = invented_records(options.questions or 1000)
+        records = invented_records(options.questions or 1000, num_sentences=options.sentences)
     else:
         records = first_records(read_records(options.data / config.records), options.questions)
     with tempfile.TemporaryDirectory(prefix="d2a-features-", ignore_cleanup_errors=True) as scratch:

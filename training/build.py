@@ -166,7 +166,8 @@ class Builder:
 
     def _static(self, lora: nn.Module, material: Material) -> StaticSystem:
         if self.system == "blind":
-            spec = replace(self.spec, num_memory_layers=self.base.num_layers - lora.first_layer)
+            no_atoms = replace(self.spec.kv, source="none")  # it never reads one
+            spec = replace(self.spec, num_memory_layers=self.base.num_layers - lora.first_layer, kv=no_atoms)
             return StaticSystem(self.base, lora, BarePrompts(self._features(spec, material)))
         prompts = TextPrompts(
             self.base,

@@ -400,6 +400,15 @@ def test_doc_to_lora_is_built_with_its_own_teacher_and_reads_no_more_than_the_me
         assert (features.config.distill_temperature, features.teacher_top_k) == (1.0, 16)
 
 
+def test_the_blind_control_keeps_no_states_of_atoms():
+    base, config = base_of("llama"), TrainConfig(cache_atom_layers=True)
+    material = Material(records=RECORDS, episodes=build_episodes(RECORDS))
+    builder = Builder(system="blind", reads="", base=base, spec=tiny_spec(), config=config, emit=lambda _: None)
+    features = builder.over(builder.module(), material).prompts.features
+    with pytest.raises(IndexError):
+        features.atom_inputs(torch.tensor([0]))
+
+
 def test_tokens_are_averaged_before_answers():
     total, count = mean_by_row(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([0, 0, 2]), num_rows=3)
     assert (total.item(), count.item()) == (9.0, 2)  # (1 + 3) / 2 + 7; row 1 has no token
