@@ -242,7 +242,8 @@ class DocumentMemory:
         # In full, for who loads it may compute above the precision of this base.
         adapter = engine.compose(routed, bank.load_shard_rows(uids), with_kv=False, dtype=torch.float32)
         rank = write_peft(folder, adapter, engine.base, engine.spec, base_name=self.preset.base)
-        return ExportReport(path=str(folder), rank=rank, atom_uids=tuple(uids), question=question)
+        shared = engine.spec.lora == "static"
+        return ExportReport(path=str(folder), rank=rank, atom_uids=tuple(uids), question=question, shared=shared)
 
     def rebuild(self, *, on_progress: OnProgress | None = None) -> IngestReport:
         """Compile every stored atom anew under the present base and checkpoint, without the atomizer.

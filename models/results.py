@@ -174,12 +174,17 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """A micro-LoRA written as a PEFT folder."""
+    """A micro-LoRA written as a PEFT folder.
+
+    Args:
+        shared: All atoms of this memory have this one LoRA: it holds nothing that they say.
+    """
 
     path: str
     rank: int
     atom_uids: tuple[str, ...]
     question: str | None
+    shared: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,8 @@ def export(
 ) -> None:
     """Write a micro-LoRA as a PEFT adapter.
 
-    It is the one composed for a question, or that of one atom; the micro-KV is not part of it.
+    It is the one composed for a question, or that of one atom; the micro-KV is not part of it. A memory whose atoms
+    share one LoRA has no other to give.
     """
     if (question is None) == (atom is None):
         raise _errors.UsageError("export takes either --question or --atom", hint="Give one of the two")
@@ -35,3 +36,5 @@ def export(
         return
     _output.line(report.path)
     _output.note(f"rank {report.rank}, from {len(report.atom_uids)} atoms")
+    if report.shared:
+        _output.note("all atoms of this memory share this LoRA; what they say is in their micro-KV, which PEFT cannot hold")

@@ -197,7 +197,7 @@ class FakeMemory:
     def export(self, folder: Path, *, question: str | None = None, atom_uid: str | None = None) -> ExportReport:
         """Record it."""
         self.calls.append(("export", (folder, question, atom_uid)))
-        return ExportReport(path=str(folder), rank=8, atom_uids=("a", "b"), question=question)
+        return ExportReport(path=str(folder), rank=8, atom_uids=("a", "b"), question=question, shared=True)
 
     def status(self) -> MemoryStatus:
         """Return a bank with one document."""

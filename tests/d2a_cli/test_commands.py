@@ -77,6 +77,7 @@ def test_export_takes_exactly_one_of_question_and_atom(d2a: Run, memory: Any) ->
     assert memory.calls == []
     result = d2a("export", "out", "--atom", "a")
     assert (result.exit_code, result.stdout) == (0, "out\n")
+    assert "all atoms of this memory share this LoRA" in result.stderr
     assert memory.calls == [("export", (Path("out"), None, "a"))]
 
 

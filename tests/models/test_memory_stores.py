@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import models.base
@@ -196,14 +197,21 @@ def test_an_exported_adapter_gives_peft_our_logits(tmp_path, family, recipe, com
     assert (ours - bare).abs().max() > 0.01
 
 
+def test_a_memory_whose_atoms_share_a_lora_exports_that_one_and_says_so(tmp_path):
+    memory = filled(tmp_path, spec=SPECS["d2a with one LoRA"])
+    first, second, *_ = memory.atoms(memory.documents()[0].document_id)
+    reports = [memory.export(tmp_path / a.uid, atom_uid=a.uid) for a in (first, second)]
+    assert all(report.shared for report in reports)
+    one, other = (load_file(tmp_path / a.uid / "adapter_model.safetensors") for a in (first, second))
+    assert all(torch.equal(one[name], other[name]) for name in one) and any(x.abs().sum() > 0 for x in one.values())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_one_atoms_adapter_is_its_own_micro_lora_whatever_the_precision_of_the_base(memory, tmp_path, dtype):
     uid = memory.atoms("zoo.txt")[1].uid
     memory._load().base.model.to(dtype)
     report = memory.export(tmp_path / "adapter", atom_uid=uid)
     assert (report.atom_uids, report.rank, report.question) == ((uid,), 4, None)
-    from safetensors.torch import load_file
-
     written = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     engine = memory._load()
     factors = engine.network.compiler.factors(memory._open_bank(create=False).load_shard_rows([uid])["latent"][0])
