@@ -2,17 +2,55 @@
 
 T runs over the answer tokens of a batch, V over the vocabulary, K over the teacher's best tokens. Where the logits
 come from is the caller's business.
+
+A batch's logits are gigabytes, and autograd would write a handful of tensors of their size for each loss. All that a
+step uses is therefore computed a chunk of tokens at a time, together with its gradient in closed form, and only the
+gradient is kept, in the logits' dtype. These losses cannot be differentiated twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from training.losses.precision import count, full
+
+# Logits in a chunk: few enough to stay small beside a batch, many enough that starting a kernel costs nothing.
+CHUNK_SIZE = 2**23
+
+
+class _SumOverTokens(torch.autograd.Function):
+    """Sum a loss over tokens, a chunk at a time, with gradients that it computes itself.
+
+    The loss of a chunk is a function of, for each of the logits, where to write its gradient or None where nobody asks;
+    the logits; and all else that has a row a token. It returns the sum.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, chunk_loss: Callable[..., Tensor], others: Sequence[Tensor], *logits: Tensor) -> Tensor:
+        """Return the sum over all chunks; no gradient flows into the others."""
+        gradients = [torch.empty_like(x) if x.requires_grad else None for x in logits]
+        num_tokens, num_words = logits[0].shape
+        chunk_size = max(1, CHUNK_SIZE // num_words)
+        total = full(logits[0].new_zeros(()))
+        for start in range(0, num_tokens, chunk_size):
+            rows = slice(start, start + chunk_size)
+            total += chunk_loss(*(x if x is None else x[rows] for x in (*gradients, *logits, *others)))
+        ctx.save_for_backward(*gradients)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        """Scale the gradients, out of place: a graph that is kept may ask again."""
+        return None, None, *(x if x is None else x * scale for x in ctx.saved_tensors)
 
 
 def lm_loss(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,7 +61,17 @@ def lm_loss(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
 
     Source: paper, "Language Modeling and Distillation", first equation.
     """
-    return F.cross_entropy(full(logits_TV), target_T, reduction="sum"), count(len(target_T), target_T)
+    return _SumOverTokens.apply(_lm_chunk, (target_T,), logits_TV), count(len(target_T), target_T)
+
+
+def _lm_chunk(gradient_TV: Tensor | None, logits_TV: Tensor, target_T: Tensor) -> Tensor:
+    """Return the loss of a chunk, whose gradient is `p - onehot(y)`."""
+    log_p_TV, target_T1 = full(logits_TV).log_softmax(-1), target_T[:, None]
+    log_p_T1 = log_p_TV.gather(-1, target_T1)
+    if gradient_TV is not None:
+        torch.exp(log_p_TV, out=gradient_TV)
+        gradient_TV.scatter_(-1, target_T1, log_p_T1.expm1().to(gradient_TV.dtype))
+    return -log_p_T1.sum()
 
 
 def distill_loss(logits_TV: Tensor, teacher_TV: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
@@ -65,7 +113,7 @@ class TeacherTopK:
 def teacher_topk(teacher_TV: Tensor, *, k: int, temperature: float) -> TeacherTopK:
     """Cut a teacher's logits down to what `distill_topk_loss` needs; `k` at most the vocabulary's size."""
     token_TK = teacher_TV.topk(k, dim=-1).indices
-    log_p = _bucket_log_p(teacher_TV, token_TK, temperature)
+    log_p, _ = _buckets(teacher_TV, token_TK, temperature)
     return TeacherTopK(token_TK=token_TK, log_p_TK=log_p[:, :-1], log_tail_T=log_p[:, -1])
 
 
@@ -82,22 +130,52 @@ def distill_topk_loss(logits_TV: Tensor, teacher: TeacherTopK, *, temperature: f
 
     Source: `distill_loss`, with what a cache can hold; its error is in docs/LOG.md.
     """
-    log_q = _bucket_log_p(logits_TV, teacher.token_TK, temperature)
-    log_p = torch.cat([teacher.log_p_TK, teacher.log_tail_T[:, None]], dim=-1).to(log_q.dtype)
-    # A cache in half precision turns an empty tail into -inf, and 0 * -inf into nan.
+    others = teacher.token_TK, teacher.log_p_TK, teacher.log_tail_T
+    total = _SumOverTokens.apply(partial(_distill_chunk, temperature=temperature), others, logits_TV)
+    return total, count(len(logits_TV), logits_TV)
+
+
+def _distill_chunk(
+    gradient_TV: Tensor | None,
+    logits_TV: Tensor,
+    token_TK: Tensor,
+    log_p_TK: Tensor,
+    log_tail_T: Tensor,
+    *,
+    temperature: float,
+) -> Tensor:
+    """Return the loss of a chunk.
+
+    Its gradient is `(q_b sum_b p_b - p_b) / tau` at a bucket, of which each token of the last bucket has its share.
+    """
+    log_q, share_TV = _buckets(logits_TV, token_TK, temperature)
+    log_p = torch.cat([log_p_TK, log_tail_T[:, None]], dim=-1).to(log_q.dtype)
+    # A cache in half precision turns an empty tail into -inf, and 0 * -inf into nan; nor does it sum to one exactly.
     log_p = log_p.clamp(min=torch.finfo(log_p.dtype).min)
-    return (log_p.exp() * (log_p - log_q)).sum(), count(len(logits_TV), logits_TV)
+    p = log_p.exp()
+    if gradient_TV is not None:
+        slope = (log_q.exp() * p.sum(-1, keepdim=True) - p) / temperature
+        torch.mul(share_TV, slope[:, -1:], out=gradient_TV)
+        gradient_TV.scatter_(-1, token_TK, slope[:, :-1].to(gradient_TV.dtype))
+    return (p * (log_p - log_q)).sum()
 
 
-def _bucket_log_p(logits_TV: Tensor, token_TK: Tensor, temperature: float) -> Tensor:
+def _buckets(logits_TV: Tensor, token_TK: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return log-probabilities `[T, K + 1]` of the given tokens and of all others together.
 
     The others are summed as they are: one minus the rest would keep no digit of a tail below 1e-7.
+
+    Returns:
+        The log-probabilities, and what share of the others' probability each token has, `[T, V]`: a given token none,
+        unless there are no others.
     """
-    scaled = full(logits_TV) / temperature
-    others = scaled.scatter(-1, token_TK, torch.finfo(scaled.dtype).min)
-    buckets = torch.cat([scaled.gather(-1, token_TK), others.logsumexp(-1, keepdim=True)], dim=-1)
-    return buckets - scaled.logsumexp(-1, keepdim=True)
+    scaled_TV = full(logits_TV) / temperature
+    given_TK = scaled_TV.gather(-1, token_TK)
+    others_TV = scaled_TV.scatter_(-1, token_TK, torch.finfo(scaled_TV.dtype).min)
+    share_TV = others_TV.softmax(-1)
+    # The best token's share is exp(its logit - logsumexp), which spares another pass of exponentials.
+    log_sum_T1 = others_TV.amax(-1, keepdim=True) - share_TV.amax(-1, keepdim=True).log()
+    return torch.cat([given_TK, log_sum_T1], dim=-1).log_softmax(-1), share_TV
 
 
 def composition_loss(logits_TV: Tensor, forced_TV: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,5 +192,24 @@ def composition_loss(logits_TV: Tensor, forced_TV: Tensor) -> tuple[Tensor, Tens
     Source: paper, "Composition Consistency". The paper leaves open whether KL_sym is the sum of both directions or
     their mean; this is the sum.
     """
-    log_p, log_f = full(logits_TV).log_softmax(-1), full(forced_TV).log_softmax(-1)
-    return ((log_p.exp() - log_f.exp()) * (log_p - log_f)).sum(), count(len(logits_TV), logits_TV)
+    return _SumOverTokens.apply(_composition_chunk, (), logits_TV, forced_TV), count(len(logits_TV), logits_TV)
+
+
+def _composition_chunk(
+    gradient_TV: Tensor | None, forced_gradient_TV: Tensor | None, logits_TV: Tensor, forced_TV: Tensor
+) -> Tensor:
+    """Return the loss of a chunk.
+
+    With `gap = log p - log f`, its gradients are `p - f + p (gap - E_p gap)` and `f - p - f (gap - E_f gap)`.
+    """
+    logits_TV, forced_TV = full(logits_TV), full(forced_TV)
+    p_TV, f_TV = logits_TV.softmax(-1), forced_TV.softmax(-1)
+    excess_TV, gap_TV = p_TV - f_TV, logits_TV - forced_TV
+    # A shift of the gap changes neither loss nor gradients. This one makes E_p gap = 0, and so E_f gap = -loss.
+    gap_TV -= (p_TV * gap_TV).sum(-1, keepdim=True)
+    loss_T1 = (excess_TV * gap_TV).sum(-1, keepdim=True)
+    if gradient_TV is not None:
+        torch.addcmul(excess_TV, p_TV, gap_TV, out=gradient_TV)
+    if forced_gradient_TV is not None:
+        torch.addcmul(excess_TV, f_TV, gap_TV.add_(loss_T1), out=forced_gradient_TV).neg_()
+    return loss_T1.sum()

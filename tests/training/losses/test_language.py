@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.training.losses.checks import assert_nothing, assert_parts_add_up, gradients_match, noise, tensor
-from training.losses import composition_loss, distill_loss, distill_topk_loss, lm_loss, teacher_topk
+from training.losses import composition_loss, distill_loss, distill_topk_loss, language, lm_loss, teacher_topk
 
 TAU = 1.5
 # At tau = 1.5 these logits give probabilities 1/2, 1/4, 1/8, 1/8 and four times 1/4.
@@ -138,6 +138,59 @@ def test_composition_sends_its_gradient_into_both_passes():
     assert gradients_match(composition_loss, noise(3, 5), noise(3, 5, seed=1))
 
 
+def test_composition_sends_the_same_gradient_into_one_pass_where_the_other_is_detached():
+    p, f = noise(3, 5).requires_grad_(True), noise(3, 5, seed=1).requires_grad_(True)
+    both = torch.autograd.grad(composition_loss(p, f)[0], (p, f))
+    assert torch.equal(torch.autograd.grad(composition_loss(p, f.detach())[0], p)[0], both[0])
+    assert torch.equal(torch.autograd.grad(composition_loss(p.detach(), f)[0], f)[0], both[1])
+
+
+def test_composition_of_shifted_logits_is_nothing_in_single_precision():
+    p = (3 * noise(4, 1000)).float().requires_grad_(True)
+    total, _ = composition_loss(p, p.detach() + 64.0)
+    total.backward()
+    assert total.item() == pytest.approx(0.0, abs=1e-7)
+    assert p.grad.abs().max().item() < 1e-5
+
+
+def test_composition_of_distributions_that_hardly_differ_keeps_its_digits_in_single_precision():
+    p = (3 * noise(4, 1000)).float()
+    f = p + 1e-3 * noise(4, 1000, seed=1).float()
+    assert composition_loss(p, f)[0].item() == pytest.approx(
+        composition_loss(p.double(), f.double())[0].item(), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("mass", [0.9, 1.1])
+def test_topk_gradient_holds_for_a_teacher_that_rounding_keeps_from_summing_to_one(mass):
+    teacher = teacher_topk(noise(3, 5, seed=1), k=2, temperature=TAU)
+    log_mass = math.log(mass)
+    teacher = replace(teacher, log_p_TK=teacher.log_p_TK + log_mass, log_tail_T=teacher.log_tail_T + log_mass)
+    assert gradients_match(lambda x: distill_topk_loss(x, teacher, temperature=TAU), noise(3, 5))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_gradients_do_not_depend_on_the_size_of_a_chunk(name, monkeypatch):
+    def of_chunks(size):
+        monkeypatch.setattr(language, "CHUNK_SIZE", size)
+        x = noise(5, 4).requires_grad_(True)
+        total, _ = LOSSES[name](x, noise(5, 4, seed=1))
+        return total.detach(), torch.autograd.grad(total, x)[0]
+
+    whole = of_chunks(20)
+    torch.testing.assert_close(of_chunks(8), whole)  # two tokens at a time, and the fifth alone
+    torch.testing.assert_close(of_chunks(1), whole)  # never less than a token
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_follow_the_scale_of_a_loss_and_can_be_asked_for_again(name):
+    x = noise(3, 5).requires_grad_(True)
+    total, _ = LOSSES[name](x, noise(3, 5, seed=1))
+    plain, scaled, again = (torch.autograd.grad(scale * total, x, retain_graph=True)[0] for scale in (1.0, 0.25, 1.0))
+    assert torch.equal(scaled, 0.25 * plain)
+    assert torch.equal(again, plain)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_sums_and_counts_of_parts_of_a_batch_add_up(name):
     assert_parts_add_up(LOSSES[name], noise(5, 4), noise(5, 4, seed=1), sizes=(2, 3))
@@ -149,3 +202,14 @@ def test_half_precision_logits_are_compared_in_float32(name):
     total, _ = LOSSES[name](x, other)
     assert total.dtype == torch.float32
     assert total.item() == pytest.approx(LOSSES[name](x.double(), other.double())[0].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_half_precision_logits_get_a_gradient_of_their_own_dtype_rounded_once(name):
+    x, other = (3 * noise(3, 40)).bfloat16(), (3 * noise(3, 40, seed=1)).bfloat16()
+    half, double = x.clone().requires_grad_(True), x.double().requires_grad_(True)
+    for logits in (half, double):
+        LOSSES[name](logits, other.to(logits.dtype))[0].backward()
+    assert half.grad.dtype == torch.bfloat16
+    # bfloat16 has 8 bits: rounding to the nearest is off by 2^-9 of the number at most.
+    torch.testing.assert_close(half.grad.double(), double.grad, rtol=2**-8, atol=1e-6)
