@@ -213,3 +213,10 @@ def test_half_precision_logits_get_a_gradient_of_their_own_dtype_rounded_once(na
     assert half.grad.dtype == torch.bfloat16
     # bfloat16 has 8 bits: rounding to the nearest is off by 2^-9 of the number at most.
     torch.testing.assert_close(half.grad.double(), double.grad, rtol=2**-8, atol=1e-6)
+
+
+def test_lm_gradient_of_an_almost_certain_token_survives_half_precision():
+    x = torch.tensor([[8.0, 0.0, 0.0]], dtype=torch.bfloat16, requires_grad=True)
+    lm_loss(x, torch.tensor([0]))[0].backward()
+    # p - 1 = -2 e^-8 / (1 + 2 e^-8) = -6.7048e-4, where bfloat16 would round p itself to 1.
+    assert x.grad[0, 0].item() == pytest.approx(-6.7048e-4, rel=2**-8)
