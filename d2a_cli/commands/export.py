@@ -37,4 +37,4 @@ def export(
     _output.line(report.path)
     _output.note(f"rank {report.rank}, from {len(report.atom_uids)} atoms")
     if report.shared:
-        _output.note("all atoms of this memory share this LoRA; what they say is in their micro-KV, which is no part of it")
+        _output.note("all atoms of this memory share this LoRA: what they say is in their micro-KV, which is not in it")
