@@ -276,14 +276,15 @@ class LexicalIndex:
             max over stretches of  sum_t idf(t) / idf'  for the query's terms t that the stretch holds
 
         with df = 1 in idf'. Unlike a score it is no share: the one word of a short question that a stretch holds is
-        little evidence that it is meant. Only the postings of the query's terms are touched. Only for an index that was
-        built with documents.
+        little evidence that it is meant. Characters of scripts without spaces are no words and count for nothing. Only
+        the postings of the query's terms are touched. Only for an index that was built with documents.
 
         Args:
             visible: Mask of the rows `[num_rows]` that count, for idf and in stretches; None for all.
         """
         assert self._stretches is not None, "an index without documents has no stretches"
-        known, _ = self.query_terms(query)
+        words = [term for term in dict.fromkeys(tokenize(query)) if not _UNSPACED.search(term)]
+        known = self._bm25.get_tokens_ids(words) if self._bm25 is not None else []
         num_rows = self.num_rows if visible is None else int(visible.sum())
         if not len(known) or not num_rows:
             return 0.0

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from models.atomizer import JobEstimate, build_atomizer
 from models.bank import Bank, BankIdentity
-from models.bank_check import BankFault, bank_faults
+from models.bank_check import RECOMPILE, BankFault, bank_faults
 from models.bank_files import read_identity
 from models.checkpoint import CheckpointMeta, find_checkpoint, read_meta
 from models.citations import cite
 from models.config import MemoryConfig
-from models.errors import BankError, ConfigError
+from models.errors import BankError, CheckpointError, ConfigError
 from models.ingestion import Ingestion, OnProgress, backup_of, recompile, swap_folders
 from models.presets import load_preset
 from models.readers import discover, read
@@ -287,7 +287,15 @@ class DocumentMemory:
     def bank_faults(self) -> list[BankFault]:
         """Return what in the bank's files does not fit its tables, with the repairs; loads no model."""
         bank = self._listing(required=False)
-        return list(bank_faults(bank)) if bank else []
+        if bank is None:
+            return []
+        try:
+            Bank.open(self.config.bank, self._identity(bank.identity), create=False)
+        except BankError as error:
+            return [BankFault(message=error.message, next_step=RECOMPILE, harmful=True), *bank_faults(bank)]
+        except CheckpointError:
+            pass  # a preset without a memory has its own fault
+        return list(bank_faults(bank))
 
     def warm_up(self) -> None:
         """Load base and checkpoint now, so that the first question need not."""

@@ -89,6 +89,11 @@ class TrainStep(nn.Module):
                 f"train: loss {min(wrong)} shapes what atoms write, and with memory.lora static they share one LoRA",
                 hint=f"Set loss.{min(wrong)} to 0",
             )
+        if network.compiler.shared is not None and network.spec.kv.source == "none":
+            raise ConfigError(
+                "train: memory.lora static needs micro-KV: without it nothing of an atom is kept",
+                hint="Set memory.kv.source to tokens or latent",
+            )
         self.base = base
         self.network = network
         self.features = features

@@ -210,3 +210,9 @@ def test_scores_can_be_rebuilt_from_the_rows_terms():
     rebuilt = [weight[a:b][np.isin(term[a:b], known)].sum() / bound for a, b in itertools.pairwise(start)]
     assert rebuilt == pytest.approx(index.all_scores(query).tolist(), abs=1e-6)
     assert rebuilt[1] > rebuilt[0] > rebuilt[3] == 0.0
+
+
+def test_characters_of_a_script_without_spaces_are_no_evidence():
+    index = LexicalIndex.build(["灯塔建于一六九八年。", "The tower was lit in 1698."], documents=[0, 1])
+    assert index.evidence("灯塔建于何年?") == 0.0
+    assert index.evidence("灯塔 tower?") == index.evidence("tower?") > 0.0

@@ -92,6 +92,13 @@ def shards_of(memory: DocumentMemory, ref: str) -> list[torch.Tensor]:
     return memory._open_both()[0].load_shard_rows([memory.atoms(ref)[0].uid])["entry"]
 
 
+def test_a_bank_of_another_checkpoint_is_a_fault_that_a_rebuild_mends(memory, tmp_path):
+    assert memory.bank_faults() == []
+    [fault] = retrained(memory, tmp_path).bank_faults()
+    assert "differs in checkpoint_fingerprint" in fault.message and fault.harmful
+    assert fault.next_step == "Run: d2a ingest --rebuild"
+
+
 def test_rebuilding_makes_the_bank_the_new_checkpoints_and_keeps_everything_else(memory, tmp_path, monkeypatch):
     (tmp_path / "copy.txt").write_text(ZOO, "utf-8")
     (tmp_path / "empty.txt").write_text("", "utf-8")

@@ -75,7 +75,7 @@ def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe,
     key_BE = library.query_keys(asks)
     routed = library.route(key_BE, library.library_candidates(asks, key_BE), top_k=8, asks=asks)
     replies = library.answer(asks, library.adapter(routed), max_new_tokens=6)
-    gate = AnswerabilityGate(coefficients=(1.0, 1.0, 0.01, 0.1, -0.02, -0.3, -0.5, -0.7), bias=-1.0)
+    gate = AnswerabilityGate(coefficients=(1.0, 1.0, 0.01, 0.1, -0.02, -0.3, -0.5, -0.7, -0.2, 0.9), bias=-1.0)
     memory._load().gate = gate
     scores = gate(routed.gate_features(torch.tensor([r.refusal_logprob for r in replies])))
     for i, ask in enumerate(asks):

@@ -361,3 +361,9 @@ def test_a_lora_that_atoms_share_takes_no_loss_that_shapes_theirs():
     config = replace(CONFIG, loss=replace(CONFIG.loss, protect=0.1))
     with pytest.raises(ConfigError, match=r"loss protect shapes what atoms write.*Set loss\.protect to 0"):
         step_of(base, tiny_network(base, SPECS["d2a with one LoRA"]), RECORDS, config)
+
+
+def test_a_lora_that_atoms_share_is_no_memory_without_micro_kv():
+    base = base_of("llama")
+    with pytest.raises(ConfigError, match=r"static needs micro-KV.*kv\.source to tokens or latent"):
+        step_of(base, tiny_network(base, tiny_spec("d2a", lora="static", kv={"source": "none"})), RECORDS)
