@@ -16,9 +16,8 @@ from models.static_lora import StaticLora
 from tests.models.tiny import FAMILIES, tiny_base, tiny_spec, whole_logits
 from tests.training.samples import colours, make_record
 from training.batches import Sampler, fixed_plan
-from training.build import Builder, Material
 from training.config import TrainConfig
-from training.curriculum import LossWeights, Phase
+from training.curriculum import Phase
 from training.episodes import ANSWERABLE, build_episodes
 from training.features import LiveFeatures, Texts
 from training.losses import TeacherTopK
@@ -378,35 +377,6 @@ def test_only_sixteen_tokens_of_a_teacher_count():
     )
     loss = topk_cross_entropy(torch.zeros(1, 20), teacher)
     assert loss.item() == pytest.approx(16 * 0.05 * math.log(20))
-
-
-def test_doc_to_lora_is_built_with_its_own_teacher_and_reads_no_more_than_the_memorys():
-    base, config = (
-        base_of("llama"),
-        TrainConfig(loss=LossWeights(distill=1.0), distill_temperature=1.5, distill_top_k=20, max_context_tokens=6),
-    )
-    material = Material(records=RECORDS, episodes=build_episodes(RECORDS))
-    spec = tiny_spec()
-    for name, reads in (("d2l", "raw"), ("d2l", "atoms"), ("reader", "document")):
-        builder = Builder(system=name, reads=reads, base=base, spec=spec, config=config, emit=lambda _: None)
-        module = HyperLora.over(base, HYPER) if name == "d2l" else builder.module()
-        system = builder.over(module, material)
-        if name == "reader":
-            assert set(system.prompts.documents.texts) == {"The la"}  # a token a character
-            continue
-        assert len(system.chunks[0]) == 1 and "The la" in base.tokenizer.decode(system.chunks[0][0])
-        assert "The lak" not in base.tokenizer.decode(system.chunks[0][0])
-        features = system.features
-        assert (features.config.distill_temperature, features.teacher_top_k) == (1.0, 16)
-
-
-def test_the_blind_control_keeps_no_states_of_atoms():
-    base, config = base_of("llama"), TrainConfig(cache_atom_layers=True)
-    material = Material(records=RECORDS, episodes=build_episodes(RECORDS))
-    builder = Builder(system="blind", reads="", base=base, spec=tiny_spec(), config=config, emit=lambda _: None)
-    features = builder.over(builder.module(), material).prompts.features
-    with pytest.raises(IndexError):
-        features.atom_inputs(torch.tensor([0]))
 
 
 def test_tokens_are_averaged_before_answers():

@@ -32,7 +32,9 @@ class AnswerLogits:
         return AnswerLogits(logits_TV=self.logits_TV[keep_T], target_T=self.target_T[keep_T], row_T=self.row_T[keep_T])
 
 
-def answer_logits(base: FrozenBase, targets: Targets, adapter: ComposedAdapter, *, first_layer: int) -> AnswerLogits:
+def answer_logits(
+    base: FrozenBase, targets: Targets, adapter: ComposedAdapter | None, *, first_layer: int
+) -> AnswerLogits:
     """Run the decoder from `first_layer`, whose entering states `targets` holds."""
     with attached(base, adapter):
         out_BLD = base.run_layers(targets.state_BLD, targets.mask_BL, start=first_layer, stop=base.num_layers)
