@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from models.atomizer import JobEstimate, build_atomizer
 from models.bank import Bank, BankIdentity
 from models.bank_check import RECOMPILE, BankFault, bank_faults
-from models.bank_files import read_identity
+from models.bank_files import check_identity, read_identity
 from models.checkpoint import CheckpointMeta, find_checkpoint, read_meta
 from models.citations import cite
 from models.config import MemoryConfig
@@ -266,6 +266,7 @@ class DocumentMemory:
         """Return what the bank holds and what it was made with; loads no model."""
         bank = self._listing(required=False)
         documents = bank.documents() if bank else []
+        mismatch = self._mismatch(bank) if bank else None
         counts: dict[str, int] = {}
         for document in documents:
             counts[document.status] = counts.get(document.status, 0) + 1
@@ -277,11 +278,14 @@ class DocumentMemory:
             base_fingerprint=self._meta.base_fingerprint,
             checkpoint_fingerprint=self._meta.fingerprint,
             checkpoint=str(self._checkpoint),
+            bank_base_fingerprint=bank.identity.base_fingerprint if bank else None,
+            bank_checkpoint_fingerprint=bank.identity.checkpoint_fingerprint if bank else None,
             store=bank.identity.store if bank else self.config.store or "compact",
             num_documents=counts.get("ok", 0) + counts.get("partial", 0),
             num_atoms=bank.num_atoms if bank else 0,
             bank_bytes=bank.bank_bytes if bank else 0,
             documents_by_status=counts,
+            mismatch=str(mismatch) if mismatch else None,
         )
 
     def bank_faults(self) -> list[BankFault]:
@@ -290,12 +294,11 @@ class DocumentMemory:
         if bank is None:
             return []
         try:
-            Bank.open(self.config.bank, self._identity(bank.identity), create=False)
-        except BankError as error:
-            return [BankFault(message=error.message, next_step=RECOMPILE, harmful=True), *bank_faults(bank)]
+            mismatch = self._mismatch(bank)
         except CheckpointError:
-            pass  # a preset without a memory has its own fault
-        return list(bank_faults(bank))
+            mismatch = None  # a preset without a memory has its own fault
+        whole = [BankFault(message=mismatch.message, next_step=RECOMPILE, harmful=True)] if mismatch else []
+        return [*whole, *bank_faults(bank)]
 
     def warm_up(self) -> None:
         """Load base and checkpoint now, so that the first question need not."""
@@ -340,6 +343,14 @@ class DocumentMemory:
         path = self.config.bank.absolute()
         if not path.exists() and backup_of(path).exists():
             backup_of(path).rename(path)
+
+    def _mismatch(self, bank: Bank) -> BankError | None:
+        """Return what this bank would be refused with under the present settings, None where it fits."""
+        try:
+            check_identity(bank.path, bank.identity, self._identity(bank.identity))
+        except BankError as error:
+            return error
+        return None
 
     def _identity(self, stored: BankIdentity | None) -> BankIdentity:
         meta = self._meta

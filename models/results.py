@@ -189,7 +189,13 @@ class ExportReport:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryStatus:
-    """What a bank holds and what it was made with."""
+    """What a bank holds, what it was made with, and what would read it now.
+
+    Args:
+        base_fingerprint, checkpoint_fingerprint: Of the checkpoint that is in use now.
+        bank_base_fingerprint, bank_checkpoint_fingerprint: What the bank was compiled with; None without a bank.
+        mismatch: How the bank differs from what is in use now, with the next step; None where it fits.
+    """
 
     bank: str
     exists: bool
@@ -198,8 +204,11 @@ class MemoryStatus:
     base_fingerprint: str
     checkpoint_fingerprint: str
     checkpoint: str
+    bank_base_fingerprint: str | None
+    bank_checkpoint_fingerprint: str | None
     store: str
     num_documents: int
     num_atoms: int
     bank_bytes: int
     documents_by_status: dict[str, int] = field(default_factory=dict)
+    mismatch: str | None = None

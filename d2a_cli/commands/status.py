@@ -16,4 +16,5 @@ def status(json: _options.Json = False, bank: _options.Bank = None, model: _opti
     for name, value in found.items():
         if name == "documents_by_status":
             value = ", ".join(f"{number} {state}" for state, number in value.items()) or "none"
-        _output.line(f"{name}: {_output.sanitize(value, one_line=True)}")
+        if value is not None:
+            _output.line(f"{name}: {_output.sanitize(value, one_line=True)}")

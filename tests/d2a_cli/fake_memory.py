@@ -109,6 +109,7 @@ class FakeMemory:
         self.stored = [document()]
         self.is_empty = False
         self.faults: list[Any] = []
+        self.mismatch: str | None = None
 
     def ask(self, question: str, *, on_token: Callable[[str], None] | None = None, on_routed: Any = None) -> Answer:
         """Answer, refuse or fail by a word of the question."""
@@ -209,11 +210,14 @@ class FakeMemory:
             base_fingerprint="b" * 16,
             checkpoint_fingerprint="c" * 16,
             checkpoint="shipped",
+            bank_base_fingerprint=None if self.is_empty else "b" * 16,
+            bank_checkpoint_fingerprint=None if self.is_empty else "d" * 16,
             store="compact",
             num_documents=1,
             num_atoms=2,
             bank_bytes=1_500_000,
             documents_by_status={"ok": 1},
+            mismatch=self.mismatch,
         )
 
     def bank_faults(self) -> list[Any]:

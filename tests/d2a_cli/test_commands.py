@@ -69,6 +69,16 @@ def test_status_prints_the_bank_of_the_flag(d2a: Run) -> None:
     lines = d2a("status", "--bank", "mine").stdout.splitlines()
     assert lines[0] == f"bank: {Path.cwd() / 'mine'}"
     assert "documents_by_status: 1 ok" in lines
+    assert f"checkpoint_fingerprint: {'c' * 16}" in lines and f"bank_checkpoint_fingerprint: {'d' * 16}" in lines
+
+
+def test_status_tells_a_bank_of_another_checkpoint_in_one_line_and_nothing_that_is_not_there(
+    d2a: Run, memory: Any
+) -> None:
+    memory.mismatch = "it differs. Run `d2a ingest --rebuild`"
+    assert d2a("status").stdout.splitlines()[-1] == "mismatch: it differs. Run `d2a ingest --rebuild`"
+    memory.mismatch, memory.is_empty = None, True
+    assert not [line for line in d2a("status").stdout.splitlines() if line.startswith(("mismatch", "bank_checkpoint"))]
 
 
 def test_export_takes_exactly_one_of_question_and_atom(d2a: Run, memory: Any) -> None:

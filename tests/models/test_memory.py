@@ -208,6 +208,7 @@ def test_status_tells_what_the_bank_holds_without_loading_a_model(memory, monkey
 def test_a_bank_that_is_not_there_lists_nothing_and_answers_nothing(tmp_path):
     memory = DocumentMemory(memory_config(tmp_path))
     assert memory.documents() == [] and not memory.status().exists
+    assert memory.status().bank_checkpoint_fingerprint is memory.status().mismatch is None
     with pytest.raises(BankError, match=r"there is no bank.*d2a ingest FILE"):
         memory.ask(QUESTION)
     assert not memory.config.bank.exists()

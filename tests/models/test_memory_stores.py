@@ -99,6 +99,18 @@ def test_a_bank_of_another_checkpoint_is_a_fault_that_a_rebuild_mends(memory, tm
     assert fault.next_step == "Run: d2a ingest --rebuild"
 
 
+def test_status_tells_what_the_bank_was_made_with_beside_what_is_in_use(memory, tmp_path):
+    own, other = memory.status(), retrained(memory, tmp_path)
+    assert own.bank_checkpoint_fingerprint == own.checkpoint_fingerprint and own.mismatch is None
+    status = other.status()
+    assert status.bank_checkpoint_fingerprint == own.checkpoint_fingerprint != status.checkpoint_fingerprint
+    assert status.bank_base_fingerprint == status.base_fingerprint
+    assert other.bank_faults()[0].message in status.mismatch and "`d2a ingest --rebuild`" in status.mismatch
+    other.rebuild()
+    assert other.status().bank_checkpoint_fingerprint == status.checkpoint_fingerprint
+    assert other.status().mismatch is None
+
+
 def test_rebuilding_makes_the_bank_the_new_checkpoints_and_keeps_everything_else(memory, tmp_path, monkeypatch):
     (tmp_path / "copy.txt").write_text(ZOO, "utf-8")
     (tmp_path / "empty.txt").write_text("", "utf-8")
