@@ -88,6 +88,22 @@ def test_every_shipped_toml_can_be_read() -> None:
         assert tomllib.loads(path.read_text("utf-8")), path
 
 
+def test_readme_draws_the_memory_that_ships_and_says_which_presets_differ() -> None:
+    from models.checkpoint import find_checkpoint, read_meta
+    from models.presets import load_preset
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shipped = read_meta(find_checkpoint(load_preset("smollm2"), ROOT / "models" / "checkpoints" / "smollm2")).spec
+    assert (shipped.recipe, shipped.lora, shipped.kv.source, shipped.kv.store) == ("d2a", "static", "tokens", "int6")
+    assert "beside the one LoRA that all atoms share" in readme and "keeps in 6 bits" in readme
+    both = [load_preset(name).spec("d2a") for name in ("gemma", "qwen")]
+    assert [(spec.lora, spec.kv.source) for spec in both] == [("atom", "tokens")] * 2
+    assert "`gemma` and `qwen` under `d2a` have both" in readme
+    paper = load_preset("smollm2").spec("paper")
+    assert (paper.lora, paper.kv.source) == ("atom", "none")
+    assert "Under recipe `paper` each atom has a micro-LoRA" in readme
+
+
 def test_no_tracked_text_names_a_folder_of_this_machine() -> None:
     # The folder of the checkout and the one that holds it, derived so that this file does not name them either.
     # The system's folder for temporary files is no secret of one machine.
