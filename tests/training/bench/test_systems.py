@@ -8,7 +8,7 @@ from models.baselines.checkpoint import BaselineMeta, save_baseline
 from models.baselines.d2l import D2LConfig, HyperLora, internalize
 from models.errors import CheckpointError
 from models.static_lora import StaticLora
-from tests.models.tiny import tiny_spec
+from tests.models.tiny import tiny_network, tiny_spec
 from tests.training.bench.worlds import TOWN, ZOO, bank_of, small_suite
 from training.bench.bank import taken
 from training.bench.protocols import OfficialPrompt, Protocol
@@ -110,6 +110,13 @@ def test_a_static_lora_is_one_for_all_questions_beside_their_own_micro_kv(base, 
     gate = torch.sigmoid(factors.mask_logits).flatten()[0]
     scale = network.spec.alpha / network.spec.rank
     torch.testing.assert_close(static.lora[site][1], factors.b[site][None] * gate * scale)
+
+
+def test_a_static_lora_beside_atoms_that_share_one_says_that_it_would_be_doc2atom_again(base):
+    network = tiny_network(base, tiny_spec("d2a", lora="static"))
+    with pytest.raises(CheckpointError, match=r"is doc2atom itself: all atoms .* share one LoRA\. Read the row"):
+        built("kv+static-lora", base, network)
+    assert built("doc2atom", base, network).name == "doc2atom"
 
 
 def test_gold_atoms_are_given_without_routing(base, network, bank):

@@ -77,13 +77,18 @@ def build_system(
 
     Raises:
         ConfigError: An unknown name.
-        CheckpointError: It needs weights that are not there, or that were trained for something else.
+        CheckpointError: It needs weights that are not there, or that were trained for something else; or with these it
+            would be another system once more.
     """
     if name not in SYSTEMS:
         raise ConfigError(f"bench: system must be one of {', '.join(SYSTEMS)}, got {name!r}")
     if network is None and (name in _MEMORIES or name == "tuned+atoms" or "keys" in _SEARCHES.get(name, ())):
         raise CheckpointError(
             f"{name} needs the trained memory of {preset}", hint=f"Train one with `d2a train --model {preset}`"
+        )
+    if name == "kv+static-lora" and network.spec.lora == "static":
+        raise CheckpointError(
+            f"{name} is doc2atom itself: all atoms of this memory share one LoRA", hint="Read the row of doc2atom"
         )
     if name in _MEMORIES:
         return Memory(name, **_MEMORIES[name]), None
