@@ -50,7 +50,10 @@ class _SumOverTokens(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients, out of place: a graph that is kept may ask again."""
-        return None, None, *(x if x is None else x * scale for x in ctx.saved_tensors)
+        # CUDA would round a scale without dimensions to bfloat16 first, and so change the weight of the whole loss.
+        scale_1 = scale[None]
+        scaled = (x if x is None else torch.mul(x, scale_1, out=torch.empty_like(x)) for x in ctx.saved_tensors)
+        return None, None, *scaled
 
 
 def lm_loss(logits_TV: Tensor, target_T: Tensor) -> tuple[Tensor, Tensor]:
