@@ -1,14 +1,20 @@
 """Calibration: the score's weights go where held-out questions want them, and leave keys and latents alone."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
+import models.presets
+import training.config
 from models.atoms import AnnotationRecord
+from models.checkpoint import read_meta
 from tests.training.samples import colours, make_record
+from tests.training.test_run import request_for
 from tests.training.worlds import SPECS, base_of, library_over
-from training.calibration import calibrate, fit_reading, fit_scores
+from training.calibration import calibrate, fit_reading, fit_scores, refit
+from training.run import train
 
 
 @pytest.fixture
@@ -98,3 +104,24 @@ def _lake(name: str) -> AnnotationRecord:
     sentences = [f"Lake {name} lies in Oland.", "Its water is green.", "Its fish are trout."]
     questions = [(f"Which water has {name}?", "green", [1]), (f"Which fish has {name}?", "trout", [2])]
     return make_record(f"Lake {name}", sentences, questions)
+
+
+def test_a_checkpoint_whose_configuration_has_a_field_that_is_gone_is_fitted_anew(tmp_path, monkeypatch):
+    request = request_for(tmp_path, "llama", "d2a")
+    folder = train(request, on_event=lambda _: None)
+    path = folder / "memory.json"
+    data = json.loads(path.read_text("utf-8"))
+    data["training"]["config"]["cuda_graphs"] = True
+    path.write_text(json.dumps(data), "utf-8")
+    before = read_meta(folder)
+    # By its name alone no preset of a test is found.
+    preset = models.presets.load_preset(str(tmp_path / "tiny.toml"))
+    monkeypatch.setattr(models.presets, "load_preset", lambda _name: preset)
+    loaded = training.config.load_config(request.config)
+    monkeypatch.setattr(training.config, "load_config", lambda _name: loaded)
+    figures = refit(
+        request.data, folder, max_questions=8, batch_size=4, gate_alone=True, base_path=request.base_path, device="cpu"
+    )
+    after = read_meta(folder)
+    assert after.gate["threshold"] == figures["threshold"] and after.spec == before.spec
+    assert after.training["config"] == before.training["config"]
