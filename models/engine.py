@@ -29,7 +29,7 @@ from models.injection import ComposedAdapter, attached
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.presets import Preset
 from models.prompts import prompt_ids, refusal_ids
-from models.reading import refusal_of_each
+from models.reading import bare_logprobs, refusal_of_each
 from models.reranker import CrossEncoder, find_reranker
 from models.router import AnswerabilityGate, atom_metadata, gate_features
 from models.shards import ragged
@@ -78,11 +78,16 @@ class RoutedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A prompt that was read under a question's memory."""
+    """A prompt that was read under a question's memory.
+
+    Args:
+        lift: What that memory adds to the log-probability of the question itself, nats.
+    """
 
     start: Prefill
     adapter: ComposedAdapter | None
     refusal_logprob: float
+    lift: float = 0.0
 
 
 class Engine:
@@ -246,17 +251,21 @@ class Engine:
         )
 
     def start(self, question: str, adapter: ComposedAdapter | None, *, context: str | None = None) -> Started:
-        """Read the prompt under an adapter, and score a refusal as its answer."""
-        tokenizer = self.base.tokenizer
+        """Read the prompt under an adapter, and score a refusal as its answer, and the question by what it adds."""
+        tokenizer, asked = self.base.tokenizer, None if adapter is None else [question]
+        refusal = refusal_ids(tokenizer)
         with attached(self.base, adapter):
-            state = prefill(self.base, [prompt_ids(tokenizer, question, context)], refusal_ids(tokenizer))
-        return Started(start=state, adapter=adapter, refusal_logprob=float(state.refusal_logprob_B[0]))
+            state = prefill(self.base, [prompt_ids(tokenizer, question, context)], refusal, questions=asked)
+        lift = 0.0
+        if asked:
+            lift = float(state.question_logprob_B[0]) - bare_logprobs(self.base, asked)[0]
+        return Started(start=state, adapter=adapter, refusal_logprob=float(state.refusal_logprob_B[0]), lift=lift)
 
     def answerability(self, routed: RoutedRows, started: Started, *, num_atoms: int) -> float:
         """Return how sure the gate is, in [0, 1], that a bank of `num_atoms` atoms can answer."""
         # The best of those that were read, where any were: the others' scores are of before.
         best = max(routed.score[row] for row in routed.refusal or range(len(routed.score)))
-        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms, routed.doubts)
+        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms, routed.doubts, started.lift)
         return float(self.gate(gate_features(*(torch.tensor(x) for x in looks_at))))
 
     def finish(

@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedTokenizerBase
 
 from models.base import FrozenBase
 from models.encoder import pad
-from models.prompts import REFUSAL, end_ids
+from models.prompts import REFUSAL, end_ids, num_behind, question_lengths
+
+HEAD_TOKENS = 4096  # that the head scores at once: at 49,152 words 0.8 GB of float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class Prefill:
         next_logits_BV: Logits of the first answer token.
         refusal_logprob_B: Log-probability that the answer begins with the refusal, summed over its tokens.
         refuses_B: Whether the greedy answer begins with the refusal.
+        question_logprob_B: Log-probability of the question's own tokens in the prompt, where it was asked for.
     """
 
     cache: DynamicCache
@@ -34,6 +38,7 @@ class Prefill:
     next_logits_BV: Tensor
     refusal_logprob_B: Tensor
     refuses_B: Tensor
+    question_logprob_B: Tensor | None = None
 
     def answering(self, tokenizer: PreTrainedTokenizerBase) -> Prefill:
         """Return the same prompts; what would be refused begins with the best token that cannot begin a refusal."""
@@ -45,8 +50,18 @@ class Prefill:
 
 
 @torch.no_grad()
-def prefill(base: FrozenBase, prompts: Sequence[Sequence[int]], refusal: Sequence[int]) -> Prefill:
-    """Read the prompts, and score `refusal` as the beginning of their answers in the same pass."""
+def prefill(
+    base: FrozenBase,
+    prompts: Sequence[Sequence[int]],
+    refusal: Sequence[int],
+    *,
+    questions: Sequence[str] | None = None,
+) -> Prefill:
+    """Read the prompts, and score `refusal` as the beginning of their answers in the same pass.
+
+    Args:
+        questions: What the prompts ask, to score that too.
+    """
     ids_BL, mask_BL = pad(prompts, base.device, left=True)
     probe_BP = torch.tensor([list(refusal)], device=base.device).expand(len(prompts), -1)
     ids = torch.cat([ids_BL, probe_BP], dim=1)
@@ -65,6 +80,7 @@ def prefill(base: FrozenBase, prompts: Sequence[Sequence[int]], refusal: Sequenc
         next_logits_BV=logits[:, 0].float(),
         refusal_logprob_B=logprob_BPV.gather(-1, probe_BP[..., None]).squeeze(-1).sum(-1),
         refuses_B=(logprob_BPV.argmax(-1) == probe_BP).all(-1),
+        question_logprob_B=questions and _question_logprob(base, out.last_hidden_state, ids_BL, questions),
     )
 
 
@@ -121,6 +137,28 @@ def refusal_beginnings(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     texts = tokenizer.batch_decode([[i] for i in ids], skip_special_tokens=True)
     found = {i for i, text in zip(ids, texts, strict=True) if begins(text)}
     return tuple(sorted(found | set(tokenizer.all_special_ids)))
+
+
+def _question_logprob(base: FrozenBase, state_BLD: Tensor, ids_BL: Tensor, questions: Sequence[str]) -> Tensor:
+    """Return the log-probability of each question's tokens together `[B]`, nats.
+
+    Args:
+        state_BLD: Last states of the left-padded prompts `ids_BL`, and maybe of more behind them.
+    """
+    lengths = question_lengths(base.tokenizer, questions)
+    end = ids_BL.shape[1] - num_behind(base.tokenizer)
+    begin = max(1, end - max(lengths))
+    length_B1 = torch.tensor(lengths, device=ids_BL.device)[:, None]
+    asked_BQ = torch.arange(begin, end, device=ids_BL.device) >= end - length_B1
+    state_TD, target_T = state_BLD[:, begin - 1 : end - 1][asked_BQ], ids_BL[:, begin:end][asked_BQ]
+    logprob_BQ = torch.zeros(asked_BQ.shape, device=ids_BL.device)
+    logprob_BQ[asked_BQ] = torch.cat(
+        [
+            -F.cross_entropy(base.head(state).float(), target, reduction="none")
+            for state, target in zip(state_TD.split(HEAD_TOKENS), target_T.split(HEAD_TOKENS), strict=True)
+        ]
+    )
+    return logprob_BQ.sum(1)
 
 
 def _positions(mask_BL: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
@@ -33,6 +34,19 @@ def all_prompt_ids(
     else:
         turns = [[{"role": "user", "content": f"{INSTRUCTION}\n\n{text}"}] for text in texts]
     return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
+
+
+def question_lengths(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list[int]:
+    """Return how many tokens each question has in its prompt, at least 1; `num_behind` follow them."""
+    found = tokenizer([f" {question}" for question in questions], add_special_tokens=False)["input_ids"]
+    return [max(1, len(ids)) for ids in found]
+
+
+@lru_cache(maxsize=4)
+def num_behind(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many tokens end every prompt, behind its question."""
+    one, other = (ids[::-1] for ids in all_prompt_ids(tokenizer, ["Who?", "7"]))
+    return next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
 
 
 def refusal_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -18,7 +18,11 @@ from models.composer import compose
 from models.generation import prefill
 from models.injection import attached
 from models.microkv import AtomSlots
-from models.prompts import refusal_ids
+from models.network import MemoryNetwork
+from models.prompts import all_prompt_ids, refusal_ids
+
+# Questions with an atom each that are read at once, and the share of a GPU's memory that more of them may take.
+READ_PAIRS, READ_SHARE = 256, 0.15
 
 
 @torch.no_grad()
@@ -55,6 +59,12 @@ def refusal_of_each(
         return prefill(base, prompts, refusal_ids(base.tokenizer)).refusal_logprob_B
 
 
+def bare_logprobs(base: FrozenBase, questions: Sequence[str]) -> list[float]:
+    """Return the questions' log-probabilities under the base alone, nats: what a memory is held against."""
+    prompts = all_prompt_ids(base.tokenizer, questions)
+    return prefill(base, prompts, refusal_ids(base.tokenizer), questions=questions).question_logprob_B.tolist()
+
+
 def _alone(factors: LoraFactors) -> LoraFactors:
     """Let every atom be a question's only one: leading dimensions `[P, 1]`."""
     return LoraFactors(
@@ -62,3 +72,14 @@ def _alone(factors: LoraFactors) -> LoraFactors:
         b=factors.b.map(lambda _, stack: stack[:, :, None]),
         mask_logits=factors.mask_logits[:, None],
     )
+
+
+def pairs_at_once(base: FrozenBase, network: MemoryNetwork | None) -> int:
+    """Return how many pairs of a question and an atom are read at once: on a large GPU what keeps it busy."""
+    if base.device.type != "cuda" or network is None:
+        return READ_PAIRS
+    spec = network.spec
+    # A pair's states, slots and LoRA, with what comes and goes in making them, take about eight times its states.
+    states = spec.num_memory_layers * spec.max_atom_tokens * base.hidden_size * base.dtype.itemsize
+    memory = torch.cuda.get_device_properties(base.device).total_memory
+    return max(READ_PAIRS, int(READ_SHARE * memory / (8 * states)))

@@ -188,7 +188,12 @@ class AnswerabilityGate:
 
 
 def gate_features(
-    best_score: Tensor, top_lexical: Tensor, refusal_logprob: Tensor, num_atoms: Tensor, doubts_BD: Tensor
+    best_score: Tensor,
+    top_lexical: Tensor,
+    refusal_logprob: Tensor,
+    num_atoms: Tensor,
+    doubts_BD: Tensor,
+    lift: Tensor,
 ) -> Tensor:
     """Return what the gate looks at, `[..., F]` on the CPU in float32.
 
@@ -198,8 +203,10 @@ def gate_features(
         num_atoms: Atoms in the bank.
         doubts_BD: Mean log P(refusal) under each atom that the model has read alone, 0 where it read none; and what
             `models.doubts` finds in the atoms that were read, else selected; and `LexicalIndex.evidence`.
+        lift: What the memory adds to the log-probability of the question itself, nats: their pointwise mutual
+            information. A memory of something else expects the question no more than the base alone does.
     """
     size = num_atoms.float().clamp(min=1).log()
     # Between -0.1 and -0.01 nats lies less than between -2 and -1.9, which the logarithm alone would treat alike.
     columns = (best_score, top_lexical, refusal_logprob, size, *doubts_BD.unbind(-1), refusal_logprob.float().exp())
-    return torch.stack([c.float().cpu() for c in columns], dim=-1)
+    return torch.stack([c.float().cpu() for c in (*columns, lift)], dim=-1)

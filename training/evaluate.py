@@ -32,6 +32,7 @@ from models.memory import CONTEXT_WEIGHT
 from models.presets import load_preset
 from models.router import AnswerabilityGate
 from training.banks import other_article
+from training.gate import judged
 from training.library import Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, bootstrap_interval, exact_match, token_f1
 from training.records import read_records
@@ -152,7 +153,7 @@ class Evaluation:
 
     def _results(self, asks: Sequence[Ask], replies: Sequence[Reply], route: RoutedAsks) -> list[dict[str, Any]]:
         """Return replies with what the gate makes of their routing, and where the first gold atom stands in it."""
-        features_BF = route.gate_features(torch.tensor([r.refusal_logprob for r in replies]))
+        features_BF = judged(route, replies)
         results = []
         for ask, reply, features_F, rows in zip(asks, replies, features_BF, route.row_BK.tolist(), strict=True):
             hits = [row in ask.gold for row in rows]

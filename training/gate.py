@@ -143,19 +143,21 @@ def ask_banks(library: Library, asks: Sequence[Ask], rng: random.Random) -> dict
 def ask_passages(library: Library, misses: Sequence[Ask]) -> Asked:
     """Ask passages what they do not answer."""
     routed = library.route_passages(library.query_keys(misses), misses, top_k=PASSAGE_K)
-    return _features(routed, library.answer(misses, library.adapter(routed), max_new_tokens=0))
+    return Asked(features=judged(routed, library.answer(misses, library.adapter(routed), max_new_tokens=0)))
 
 
 def _read(library: Library, asks: Sequence[Ask], bank: Bank, routed: RoutedAsks) -> Asked:
     replies = library.answer(asks, library.adapter(routed), max_new_tokens=MAX_NEW_TOKENS if bank.knows else 0)
-    asked = _features(routed, replies)
+    asked = Asked(features=judged(routed, replies))
     if not bank.knows:
         return asked
     return replace(asked, f1=tuple(token_f1(r.text, a.question.answers) for a, r in zip(asks, replies, strict=True)))
 
 
-def _features(routed: RoutedAsks, replies: Sequence[Reply]) -> Asked:
-    return Asked(features=routed.gate_features(torch.tensor([r.refusal_logprob for r in replies])))
+def judged(routed: RoutedAsks, replies: Sequence[Reply]) -> Tensor:
+    """Return what the gate looks at, `[B, F]`, of replies under a composed memory."""
+    refusal_B, lift_B = (torch.tensor(x) for x in ([r.refusal_logprob for r in replies], [r.lift for r in replies]))
+    return routed.gate_features(refusal_B, lift_B)
 
 
 def _logistic(kinds: Sequence[tuple[Tensor, Tensor, bool, float]]) -> AnswerabilityGate:

@@ -24,13 +24,11 @@ from models.lexical import LexicalIndex, best_rows
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.network import MemoryNetwork
 from models.prompts import all_prompt_ids, refusal_ids
-from models.reading import refusal_of_each
+from models.reading import READ_PAIRS, bare_logprobs, pairs_at_once, refusal_of_each
 from models.router import MASKED_SCORE, atom_metadata, gate_features
 from models.stored_states import as_stored
 
 MAX_NEW_TOKENS = 32
-# Questions with an atom each that are read at once, and the share of a GPU's memory that more of them may take.
-READ_PAIRS, READ_SHARE = 256, 0.15
 # Tokens that are encoded at once, padding included.
 CPU_ENCODE_TOKENS, GPU_ENCODE_TOKENS = 4096, 65536
 
@@ -77,9 +75,10 @@ class RoutedAsks:
     num_atoms_B: Tensor
     doubts_BD: Tensor
 
-    def gate_features(self, refusal_logprob_B: Tensor) -> Tensor:
-        """Return what the gate looks at, given log P(refusal) under the composed memory, nats."""
-        return gate_features(self.best_score_B, self.top_lexical_B, refusal_logprob_B, self.num_atoms_B, self.doubts_BD)
+    def gate_features(self, refusal_logprob_B: Tensor, lift_B: Tensor) -> Tensor:
+        """Return what the gate looks at, given what the composed memory makes of refusal and question, nats."""
+        routed = (self.best_score_B, self.top_lexical_B, refusal_logprob_B, self.num_atoms_B, self.doubts_BD)
+        return gate_features(*routed, lift_B)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +87,13 @@ class Reply:
 
     Args:
         refusal_logprob: Log-probability that its answer begins with the refusal, nats.
+        lift: What the memory adds to the log-probability of the question itself, nats; 0 without one.
         overruled: It would have refused, and was kept from it.
     """
 
     text: str
     refusal_logprob: float
+    lift: float = 0.0
     overruled: bool = False
 
 
@@ -109,6 +110,7 @@ class Library:
         self._lexical: dict[int | None, LexicalIndex] = {}
         self._entry: dict[int, Tensor] = {}
         self._prompt: dict[str, list[int]] = {}
+        self._bare: dict[str, float] = {}
         self._read_pairs = pairs_at_once(base, network)
         self.key_NE = torch.empty(0)
         self.latent_NZ = torch.empty(0)
@@ -370,8 +372,9 @@ class Library:
         if may_refuse is None:
             may_refuse = adapter is None or not self.network.spec.router.gate_alone
         prompts = self._prompts(asks, contexts)
+        questions = None if adapter is None else [ask.question.question for ask in asks]
         with attached(self.base, adapter):
-            start = prefill(self.base, prompts, refusal_ids(tokenizer))
+            start = prefill(self.base, prompts, refusal_ids(tokenizer), questions=questions)
             begun = start if may_refuse else start.answering(tokenizer)
             ids = (
                 continue_greedily(self.base, begun, max_new_tokens=max_new_tokens)
@@ -380,18 +383,16 @@ class Library:
             )
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
         logprobs, refuses = start.refusal_logprob_B.tolist(), start.refuses_B.tolist()
+        lifts = self.lifts(questions, start.question_logprob_B.tolist()) if questions else [0.0] * len(asks)
         return [
-            Reply(text=text.strip(), refusal_logprob=logprob, overruled=refused and not may_refuse)
-            for text, logprob, refused in zip(texts, logprobs, refuses, strict=True)
+            Reply(text=text.strip(), refusal_logprob=logprob, lift=lift, overruled=refused and not may_refuse)
+            for text, logprob, lift, refused in zip(texts, logprobs, lifts, refuses, strict=True)
         ]
 
-
-def pairs_at_once(base: FrozenBase, network: MemoryNetwork | None) -> int:
-    """Return how many pairs of a question and an atom are read at once: on a large GPU what keeps it busy."""
-    if base.device.type != "cuda" or network is None:
-        return READ_PAIRS
-    spec = network.spec
-    # A pair's states, slots and LoRA, with what comes and goes in making them, take about eight times its states.
-    states = spec.num_memory_layers * spec.max_atom_tokens * base.hidden_size * base.dtype.itemsize
-    memory = torch.cuda.get_device_properties(base.device).total_memory
-    return max(READ_PAIRS, int(READ_SHARE * memory / (8 * states)))
+    def lifts(self, questions: Sequence[str], logprobs: Sequence[float]) -> list[float]:
+        """Return what a memory adds to the log-probabilities of questions, nats; the base is asked once."""
+        new = [text for text in dict.fromkeys(questions) if text not in self._bare]
+        for begin in range(0, len(new), READ_PAIRS):
+            some = new[begin : begin + READ_PAIRS]
+            self._bare.update(zip(some, bare_logprobs(self.base, some), strict=True))
+        return [logprob - self._bare[text] for text, logprob in zip(questions, logprobs, strict=True)]

@@ -10,7 +10,7 @@ from models.encoder import pad, text_features
 from models.generation import Prefill, continue_greedily, prefill, refusal_beginnings
 from models.injection import ComposedAdapter, attached
 from models.microkv import pad_entry, token_slots
-from models.prompts import end_ids, refusal_ids
+from models.prompts import end_ids, prompt_ids, refusal_ids
 from tests.models.tiny import FAMILIES, random_ids, tiny_base, tiny_network, tiny_spec, whole_logits
 
 PROMPTS = [random_ids(n, seed=n).tolist() for n in (5, 14, 9)]  # 14 and 9 are past Gemma 2's window of 8
@@ -158,3 +158,20 @@ def test_whatever_begins_a_refusal_is_found_in_any_spelling_and_nothing_else() -
             return ["" if skip_special_tokens and i == 9 else tokens[i] for (i,) in ids]
 
     assert [tokens[i] for i in refusal_beginnings(Tokenizer())] == [*tokens[:4], *tokens[7:]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_question_is_scored_by_its_own_tokens_in_the_prompt_also_padded(family: str) -> None:
+    base = tiny_base(family)
+    tokenizer, questions = base.tokenizer, ["Who?", "Which tower is old?"]
+    prompts = [prompt_ids(tokenizer, questions[0], "It rains."), prompt_ids(tokenizer, questions[1])]
+    behind = len(tokenizer("<|im_end|>\n<|im_start|>assistant\n")["input_ids"])
+    with attached(base, _memory(base)):
+        scored = prefill(base, prompts, refusal_ids(tokenizer), questions=questions).question_logprob_B
+        for row, (prompt, question) in enumerate(zip(prompts, questions, strict=True)):
+            logprob = whole_logits(base, torch.tensor([prompt]))[0].log_softmax(-1)
+            end = len(prompt) - behind
+            asked = range(end - len(question) - 1, end)  # a token a character, and the space before it
+            assert tokenizer.decode([prompt[i] for i in asked]) == f" {question}"
+            expected = sum(logprob[i - 1, prompt[i]] for i in asked)
+            assert_close(scored[row], expected, atol=1e-4, rtol=0)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from models.prompts import INSTRUCTION, end_ids, prompt_ids, refusal_ids
+from models.prompts import INSTRUCTION, end_ids, num_behind, prompt_ids, question_lengths, refusal_ids
 from tests.models.tiny import tiny_tokenizer
 
 QUESTION = "Where is the mill?"
@@ -39,6 +39,14 @@ def test_context_stands_before_the_question(system_role: bool) -> None:
     tokenizer = tiny_tokenizer(system_role=system_role)
     text = tokenizer.decode(prompt_ids(tokenizer, QUESTION, "The mill is in Orla."))
     assert f"Context: The mill is in Orla.\n\nQuestion: {QUESTION}<|im_end|>" in text
+
+
+@pytest.mark.parametrize("question", ["Who?", "When was Port 7 opened?", "7"])
+def test_a_questions_tokens_are_found_in_its_prompt(question: str) -> None:
+    tokenizer = tiny_tokenizer()
+    ids, behind = prompt_ids(tokenizer, question, "It rains."), num_behind(tokenizer)
+    [length] = question_lengths(tokenizer, [question])
+    assert tokenizer.decode(ids[-behind - length : -behind]) == f" {question}"
 
 
 def test_a_refusal_is_the_bare_word() -> None:

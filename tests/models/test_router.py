@@ -147,12 +147,15 @@ def test_metadata_comes_from_the_atom_alone() -> None:
 
 def test_the_gate_is_a_logistic_of_its_signals_as_far_as_it_was_fitted_with_them() -> None:
     gate = AnswerabilityGate(coefficients=(4.0, 2.0, -0.5, -0.25), bias=-1.0)
-    signals = [torch.tensor(x) for x in (0.5, 0.25, -3.0, math.e**2, (-2.0, 1.0, 0.0, 1.0))]
+    signals = [torch.tensor(x) for x in (0.5, 0.25, -3.0, math.e**2, (-2.0, 1.0, 0.0, 1.0), 0.5)]
     # 4 * 0.5 + 2 * 0.25 + 0.5 * 3 - 0.25 * ln(e^2) - 1 = 2.5; sigmoid(2.5) = 0.92414
     assert gate(gate_features(*signals)).item() == pytest.approx(0.92414, abs=1e-5)
     # Doubts count for a gate that was fitted with them: 2.5 + 0.25 * 2 - 1 * 1 + 0 - 2 * 1 = 0.
     doubting = replace(gate, coefficients=(*gate.coefficients, -0.25, -1.0, -3.0, -2.0))
     assert doubting(gate_features(*signals)).item() == pytest.approx(0.5)
-    # The last is the probability of the refusal itself, e^-3.
+    # The next is the probability of the refusal itself, e^-3.
     likely = replace(doubting, coefficients=(*doubting.coefficients, math.e**3 * math.log(3)))
     assert likely(gate_features(*signals)).item() == pytest.approx(0.75)
+    # The last is what the memory adds to the question: ln(3) + 0.5 * 2 * ln(3) = ln(9).
+    lifted = replace(likely, coefficients=(*likely.coefficients, 2 * math.log(3)))
+    assert lifted(gate_features(*signals)).item() == pytest.approx(0.9)

@@ -16,6 +16,7 @@ from tests.models.worlds import SPECS, TOWN, ZOO, memory_config
 from tests.training.samples import colours, river_and_town
 from tests.training.worlds import base_of, library_over
 from training.banks import same_article
+from training.gate import judged
 from training.library import Ask, Candidates, Library, RoutedAsks
 
 QUESTIONS = ("Who was born in Marn?", "When do visitors feed the otters?", "What is the price of zinc?")
@@ -75,9 +76,9 @@ def test_the_library_routes_and_answers_as_the_product(tmp_path, family, recipe,
     key_BE = library.query_keys(asks)
     routed = library.route(key_BE, library.library_candidates(asks, key_BE), top_k=8, asks=asks)
     replies = library.answer(asks, library.adapter(routed), max_new_tokens=6)
-    gate = AnswerabilityGate(coefficients=(1.0, 1.0, 0.01, 0.1, -0.02, -0.3, -0.5, -0.7, -0.2, 0.9), bias=-1.0)
+    gate = AnswerabilityGate(coefficients=(1.0, 1.0, 0.01, 0.1, -0.02, -0.3, -0.5, -0.7, -0.2, 0.9, 1.5), bias=-1.0)
     memory._load().gate = gate
-    scores = gate(routed.gate_features(torch.tensor([r.refusal_logprob for r in replies])))
+    scores = gate(judged(routed, replies))
     for i, ask in enumerate(asks):
         answer = memory.ask(ask.question.question)
         ours = {
@@ -204,8 +205,8 @@ def test_a_bank_that_holds_nothing_is_read_and_doubted_without_a_number_going_mi
     nothing = Candidates(*(np.empty(0, dtype=kind) for kind in (np.int64, np.float32, np.float32)))
     for first in (library.passage_candidates(asks[0]), nothing):
         routed = library.route(library.query_keys(asks), [first, nothing], top_k=2, num_atoms=[3, 0], asks=asks)
-        features = routed.gate_features(torch.tensor([-1.0, -1.0]))
-        assert features.isfinite().all() and features[1, 4:-1].tolist() == [0.0] * 5
+        features = routed.gate_features(torch.tensor([-1.0, -1.0]), torch.tensor([0.5, 0.25]))
+        assert features.isfinite().all() and features[1, 4:-2].tolist() == [0.0] * 5
 
 
 def test_what_the_model_reads_moves_the_best_candidates_and_leaves_out_the_others():

@@ -100,6 +100,8 @@ class Answerer:
         places: Sequence[int],
     ) -> dict[int, Reply]:
         """Answer some places; out of memory halves them, another failure takes them one by one."""
+        is_judged = given.routed is not None and given.gated and self.gate is not None
+        questions = [bank.asks[rows[place]].question.question for place in places]
         try:
             decoded = decode(
                 self.base,
@@ -108,7 +110,9 @@ class Answerer:
                 refusal=self._refusal,
                 max_new_tokens=self.prompts.max_new_tokens,
                 may_refuse=given.may_refuse,
+                questions=questions if is_judged else None,
             )
+            lifts = bank.library.lifts(questions, decoded.question_logprob) if is_judged else None
         except Exception as error:
             if len(places) == 1:
                 return {places[0]: _failed(error)}
@@ -116,7 +120,7 @@ class Answerer:
             if isinstance(error, torch.OutOfMemoryError):
                 size = (len(places) + 1) // 2
         else:
-            return self._replies(bank, rows, given, places, decoded)
+            return self._replies(bank, rows, given, places, decoded, lifts)
         # Outside of the handler, whose traceback would keep the batch's tensors.
         logger.warning("a batch of %d failed, retrying by %d", len(places), size)
         if torch.cuda.is_available():
@@ -127,17 +131,27 @@ class Answerer:
         return replies
 
     def _replies(
-        self, bank: SuiteBank, rows: Sequence[int], given: Given, places: Sequence[int], decoded: Decoded
+        self,
+        bank: SuiteBank,
+        rows: Sequence[int],
+        given: Given,
+        places: Sequence[int],
+        decoded: Decoded,
+        lifts: Sequence[float] | None,
     ) -> dict[int, Reply]:
-        """Put a batch's answers beside what the gate and the routing say of them; one copy from the device for all."""
+        """Put a batch's answers beside what the gate and the routing say of them; one copy from the device for all.
+
+        Args:
+            lifts: Of the questions, where the gate judges them.
+        """
         texts = self.base.tokenizer.batch_decode(decoded.ids, skip_special_tokens=True)
         nothing = [None] * len(places)
         sure, ranks = nothing, nothing
         if given.routed is not None:
             routed = taken(given.routed, places)
             ranks = _gold_ranks(routed, [bank.asks[rows[place]].gold for place in places])
-            if given.gated and self.gate:
-                sure = self.gate(routed.gate_features(torch.tensor(decoded.refusal_logprob))).tolist()
+            if lifts is not None:
+                sure = self.gate(routed.gate_features(*map(torch.tensor, (decoded.refusal_logprob, lifts)))).tolist()
         found = zip(places, texts, decoded.refusal_logprob, decoded.refuses, sure, ranks, strict=True)
         return {
             place: Reply(

@@ -35,9 +35,9 @@ def test_answers_are_those_of_the_products_generation_though_rows_leave_the_batc
     ending_apart(base, adapter, monkeypatch)
     expected, logprobs = plain(base, PROMPTS, adapter, 12)
     assert len({len(answer) for answer in expected}) > 1, "all answers end together"
-    answers, found, _ = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=12)
-    assert answers == expected
-    assert found == pytest.approx(logprobs, abs=1e-4)
+    decoded = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=12)
+    assert decoded.ids == expected
+    assert decoded.refusal_logprob == pytest.approx(logprobs, abs=1e-4)
 
 
 def test_an_adapter_that_broadcasts_stays_while_rows_leave(monkeypatch):

@@ -86,11 +86,13 @@ class Decoded(NamedTuple):
         ids: Tokens of the answer, without its end.
         refusal_logprob: Log-probability that it begins with the refusal, nats.
         refuses: Left to itself, the model would refuse.
+        question_logprob: Log-probability of the question's tokens, nats, where questions were given.
     """
 
     ids: list[list[int]]
     refusal_logprob: list[float]
     refuses: list[bool]
+    question_logprob: list[float] | None = None
 
 
 @torch.no_grad()
@@ -102,18 +104,23 @@ def decode(
     refusal: Sequence[int],
     max_new_tokens: int,
     may_refuse: bool = True,
+    questions: Sequence[str] | None = None,
 ) -> Decoded:
     """Answer prompts greedily.
 
     Args:
         refusal: Token ids with which a refusal begins.
         may_refuse: False lets what would be refused begin otherwise.
+        questions: What the prompts ask, to score that as well.
     """
     with attached(base, adapter):
-        start = prefill(base, prompts, refusal)
+        start = prefill(base, prompts, refusal, questions=questions)
     begun = start if may_refuse else start.answering(base.tokenizer)
     ids = _continue(base, begun, adapter, max_new_tokens)
-    return Decoded(ids, start.refusal_logprob_B.tolist(), start.refuses_B.tolist())
+    asked = start.question_logprob_B
+    return Decoded(
+        ids, start.refusal_logprob_B.tolist(), start.refuses_B.tolist(), None if asked is None else asked.tolist()
+    )
 
 
 class _Answers:
