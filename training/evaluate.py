@@ -7,7 +7,7 @@ K = 2. `--limit` draws that many questions at random; banks stay complete. Rows 
 `+atoms`, `+document`. `shuffled` attaches another article's memory, and `shuffled-answering` the same one to a model
 that may not begin with the refusal. Where the gate decides alone no other memory may, and the column `may_refuse` is F1
 as if it might. `--rows` with nothing behind it measures routing alone, which needs no language model unless the router
-has it read candidates.
+has it read candidates. `--strangers` asks the bank of all passages what another set asks, which it cannot answer.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ CONTROL_ROWS = ("no-context", "shuffled", "shuffled-answering", "wrong-document"
 MEMORY_ROWS = ("gold", "passage", *K_ROWS, "library", *CONTROL_ROWS)
 CONTEXT_ROWS = ("passage+atoms", "passage+document", "library+atoms", "library+document", "base+document")
 OFF_TOPIC_ROWS = ("off-topic passage", "off-topic library")
+STRANGERS = "off-topic strangers"
 
 
 class Evaluation:
@@ -74,13 +75,13 @@ class Evaluation:
     def _route(self, bank: str, asks: Sequence[Ask], key_BE: torch.Tensor) -> RoutedAsks:
         library = self.library
         bank, _, count = bank.partition("@")
-        top_k = int(count) if count else LIBRARY_K if bank.endswith("library") else PASSAGE_K
+        top_k = int(count) if count else LIBRARY_K if bank.endswith(("library", "strangers")) else PASSAGE_K
         if bank == "gold":
             return library.gold_route(asks)
         if bank == "shuffled":
             asks = [self._donor(a) for a in asks]
             key_BE = library.query_keys(asks)
-        if bank == "library":
+        if bank in ("library", STRANGERS):
             return library.route(key_BE, library.library_candidates(asks, key_BE), top_k=top_k, asks=asks)
         if bank == "off-topic library":
             masks = [~self._own_half(a) for a in asks]
@@ -279,25 +280,34 @@ def opened(args: argparse.Namespace, *, max_new_tokens: int) -> tuple[Evaluation
     return Evaluation(library, gate, seed=args.seed, max_new_tokens=max_new_tokens), meta
 
 
+def _drawn(asks: Sequence[Ask], args: argparse.Namespace) -> list[Ask]:
+    """Return the answerable questions, or `--limit` of them at random."""
+    asks = [ask for ask in asks if ask.question.answers]
+    return asks if args.limit is None else random.Random(args.seed).sample(asks, min(args.limit, len(asks)))
+
+
 def main() -> None:
     """Parse the command line, evaluate, print a table and write every prediction."""
     parser = options(__doc__)
     parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument("--rows", nargs="*", default=[*MEMORY_ROWS, *OFF_TOPIC_ROWS])
+    parser.add_argument("--strangers", type=Path, help="records of another set, whose questions the bank cannot answer")
     parser.add_argument("--out", type=Path, help="folder for predictions.jsonl and summary.json")
     args = parser.parse_args()
     evaluation, meta = opened(args, max_new_tokens=args.max_new_tokens)
     library, gate = evaluation.library, evaluation.gate
-    asks = [a for p in range(len(library.records)) for a in library.asks(p) if a.question.answers]
-    if args.limit:
-        asks = random.Random(args.seed).sample(asks, min(args.limit, len(asks)))
+    asks = _drawn([a for p in range(len(library.records)) for a in library.asks(p)], args)
+    strangers = read_records(args.strangers) if args.strangers else []
+    others = _drawn([Ask(question=q, passage=-1, gold=()) for r in strangers for q in r.qa_pairs], args)
     started = time.monotonic()
     results = defaultdict(list)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
     with (args.out / "predictions.jsonl" if args.out else Path(os.devnull)).open("w", encoding="utf-8") as file:
-        for start in range(0, len(asks) if args.rows else 0, args.batch):
-            for row, items in evaluation.run(asks[start : start + args.batch], args.rows).items():
+        parts = [(asks[i : i + args.batch], args.rows) for i in range(0, len(asks) if args.rows else 0, args.batch)]
+        parts += [(others[i : i + args.batch], [STRANGERS]) for i in range(0, len(others), args.batch)]
+        for some, rows in parts:
+            for row, items in evaluation.run(some, rows).items():
                 results[row] += items
                 file.writelines(json.dumps({"row": row, **item}, ensure_ascii=False) + "\n" for item in items)
             file.flush()

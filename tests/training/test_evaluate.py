@@ -254,9 +254,11 @@ def test_the_summary_is_the_mean_of_the_results_in_percent():
 
 def test_the_command_writes_a_summary_and_every_prediction(tmp_path, monkeypatch, capsys):
     write_records(tmp_path / "r.jsonl.gz", colours(6))
+    write_records(tmp_path / "others.jsonl.gz", river_and_town())
     write_checkpoint(tmp_path / "checkpoint", "llama")
     arguments = {
         "--records": tmp_path / "r.jsonl.gz",
+        "--strangers": tmp_path / "others.jsonl.gz",
         "--model": write_preset(tmp_path, "llama"),
         "--checkpoint": tmp_path / "checkpoint",
         "--base": base_folder("llama"),
@@ -265,14 +267,17 @@ def test_the_command_writes_a_summary_and_every_prediction(tmp_path, monkeypatch
         "--batch": 2,
         "--out": tmp_path / "out",
     }
-    rows = ["library", "shuffled", "off-topic library"]
+    asked = ["library", "shuffled", "off-topic library"]
     given = [str(x) for pair in arguments.items() for x in pair]
-    monkeypatch.setattr(sys, "argv", ["evaluate", *given, "--rows", *rows])
+    monkeypatch.setattr(sys, "argv", ["evaluate", *given, "--rows", *asked])
     main()
+    rows = [*asked, "off-topic strangers"]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["questions"], summary["atoms"], summary["threshold"]) == (3, 18, 0.5)
     assert list(summary["rows"]) == rows
     assert summary["bm25"]["library_top1"] == 100.0  # every question names its place
     predictions = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
     assert sorted(p["row"] for p in predictions) == sorted(rows * 3)
+    own = {question.question_id for record in river_and_town() for question in record.qa_pairs}
+    assert own >= {p["id"] for p in predictions if p["row"] == "off-topic strangers"}
     assert "library" in capsys.readouterr().out
