@@ -78,16 +78,12 @@ class RoutedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A prompt that was read under a question's memory.
+    """A question's prompt that was read under its memory."""
 
-    Args:
-        lift: What that memory adds to the log-probability of the question itself, nats.
-    """
-
+    question: str
     start: Prefill
     adapter: ComposedAdapter | None
     refusal_logprob: float
-    lift: float = 0.0
 
 
 class Engine:
@@ -251,21 +247,25 @@ class Engine:
         )
 
     def start(self, question: str, adapter: ComposedAdapter | None, *, context: str | None = None) -> Started:
-        """Read the prompt under an adapter, and score a refusal as its answer, and the question by what it adds."""
-        tokenizer, asked = self.base.tokenizer, None if adapter is None else [question]
-        refusal = refusal_ids(tokenizer)
+        """Read the prompt under an adapter, and score the question in it and a refusal as its answer."""
+        prompt, refusal = prompt_ids(self.base.tokenizer, question, context), refusal_ids(self.base.tokenizer)
         with attached(self.base, adapter):
-            state = prefill(self.base, [prompt_ids(tokenizer, question, context)], refusal, questions=asked)
-        lift = 0.0
-        if asked:
-            lift = float(state.question_logprob_B[0]) - bare_logprobs(self.base, asked)[0]
-        return Started(start=state, adapter=adapter, refusal_logprob=float(state.refusal_logprob_B[0]), lift=lift)
+            state = prefill(self.base, [prompt], refusal, questions=[question])
+        return Started(
+            question=question, start=state, adapter=adapter, refusal_logprob=float(state.refusal_logprob_B[0])
+        )
 
     def answerability(self, routed: RoutedRows, started: Started, *, num_atoms: int) -> float:
-        """Return how sure the gate is, in [0, 1], that a bank of `num_atoms` atoms can answer."""
+        """Return how sure the gate is, in [0, 1], that a bank of `num_atoms` atoms can answer.
+
+        A gate that looks at what the memory adds to the question has the base read it once more without a memory.
+        """
+        lift = 0.0
+        if self.gate.sees_lift:
+            lift = float(started.start.question_logprob_B[0]) - bare_logprobs(self.base, [started.question])[0]
         # The best of those that were read, where any were: the others' scores are of before.
         best = max(routed.score[row] for row in routed.refusal or range(len(routed.score)))
-        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms, routed.doubts, started.lift)
+        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms, routed.doubts, lift)
         return float(self.gate(gate_features(*(torch.tensor(x) for x in looks_at))))
 
     def finish(

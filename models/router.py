@@ -23,7 +23,7 @@ INIT_LEXICAL = 14.0
 INIT_BIAS, INIT_LEXICAL_BIAS = -5.0, -9.0
 NUM_METADATA = 4
 MASKED_SCORE = -1e4
-SIZE = 3  # place of the logarithm of the bank's size among the gate's features
+SIZE, LIFT = 3, 10  # places of the logarithm of the bank's size, and of the question's lift, in the gate's features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +180,11 @@ class AnswerabilityGate:
             features_BF[..., SIZE].clamp_(max=self.largest)
         slope_B = features_BF[..., : len(s)] @ s
         return torch.sigmoid(features_BF[..., : len(a)] @ a + features_BF[..., SIZE] * slope_B + self.bias)
+
+    @property
+    def sees_lift(self) -> bool:
+        """Whether it was fitted with the last feature, which costs a pass of the base over the question."""
+        return len(self.coefficients) > LIFT
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> AnswerabilityGate:

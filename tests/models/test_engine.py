@@ -14,6 +14,7 @@ from models.checkpoint import CheckpointMeta
 from models.engine import Candidates, Engine, RoutedRows
 from models.injection import attached
 from models.prompts import prompt_ids, refusal_ids
+from models.router import AnswerabilityGate
 from tests.models.tiny import FAMILIES, tiny_base, tiny_network, tiny_spec, whole_logits
 from tests.models.worlds import GATE
 
@@ -230,6 +231,22 @@ def test_the_refusal_is_scored_as_the_beginning_of_the_answer(family):
         log_p = whole_logits(base, torch.tensor([ids + refusal])).log_softmax(-1)[0]
     expected = sum(float(log_p[len(ids) - 1 + i, token]) for i, token in enumerate(refusal))
     assert engine.start(QUESTION, adapter).refusal_logprob == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_gate_sees_what_the_memory_adds_to_the_question_if_it_was_fitted_with_that(monkeypatch):
+    engine = engine_of("llama")
+    started, routed = (
+        engine.start(QUESTION, adapter_of(engine)),
+        RoutedRows(score=[0.0], rows=[0], weight=[1.0], log_weight=[0.0], top_lexical=0.0),
+    )
+    adds = float(started.start.question_logprob_B) - float(engine.start(QUESTION, None).start.question_logprob_B)
+    assert abs(adds) > 0.01
+    engine.gate = AnswerabilityGate(coefficients=(0.0,) * 10 + (2.0,), bias=1.0)
+    expected = torch.tensor(1.0 + 2.0 * adds).sigmoid().item()
+    assert engine.answerability(routed, started, num_atoms=1) == pytest.approx(expected, abs=1e-4)
+    monkeypatch.setattr(models.engine, "bare_logprobs", None)  # else nobody has the base read the question again
+    engine.gate = AnswerabilityGate(coefficients=(0.0,) * 10, bias=1.0)
+    assert engine.answerability(routed, started, num_atoms=1) == pytest.approx(0.731, abs=1e-3)  # sigmoid(1)
 
 
 def test_no_memory_means_the_bare_base_and_text_in_the_prompt_is_read():
