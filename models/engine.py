@@ -247,10 +247,11 @@ class Engine:
         )
 
     def start(self, question: str, adapter: ComposedAdapter | None, *, context: str | None = None) -> Started:
-        """Read the prompt under an adapter, and score the question in it and a refusal as its answer."""
+        """Read the prompt under an adapter, and score a refusal as its answer, and the question for the gate."""
         prompt, refusal = prompt_ids(self.base.tokenizer, question, context), refusal_ids(self.base.tokenizer)
         with attached(self.base, adapter):
-            state = prefill(self.base, [prompt], refusal, questions=[question])
+            asked = [question] if adapter is not None and self.gate.sees_lift else None
+            state = prefill(self.base, [prompt], refusal, questions=asked)
         return Started(
             question=question, start=state, adapter=adapter, refusal_logprob=float(state.refusal_logprob_B[0])
         )

@@ -18,7 +18,7 @@ from models.base import FrozenBase
 from models.encoder import pad
 from models.prompts import REFUSAL, end_ids, num_behind, question_lengths
 
-HEAD_TOKENS = 4096  # that the head scores at once: at 49,152 words 0.8 GB of float32
+HEAD_LOGITS = 2**26  # that are scored at once: 256 MiB each of logits and log-probabilities in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +151,11 @@ def _question_logprob(base: FrozenBase, state_BLD: Tensor, ids_BL: Tensor, quest
     length_B1 = torch.tensor(lengths, device=ids_BL.device)[:, None]
     asked_BQ = torch.arange(begin, end, device=ids_BL.device) >= end - length_B1
     state_TD, target_T = state_BLD[:, begin - 1 : end - 1][asked_BQ], ids_BL[:, begin:end][asked_BQ]
+    at_once = max(1, HEAD_LOGITS // base.model.config.vocab_size)
+    parts = zip(state_TD.split(at_once), target_T.split(at_once), strict=True)
     logprob_BQ = torch.zeros(asked_BQ.shape, device=ids_BL.device)
     logprob_BQ[asked_BQ] = torch.cat(
-        [
-            -F.cross_entropy(base.head(state).float(), target, reduction="none")
-            for state, target in zip(state_TD.split(HEAD_TOKENS), target_T.split(HEAD_TOKENS), strict=True)
-        ]
+        [-F.cross_entropy(base.head(state).float(), target, reduction="none") for state, target in parts]
     )
     return logprob_BQ.sum(1)
 

@@ -157,8 +157,8 @@ class DocumentMemory:
         chosen = [stored[i] for i in routed.rows]
         adapter = engine.compose(routed, bank.load_shard_rows([a.uid for a in chosen]))
         started = engine.start(question, adapter, context=self._context(bank, chosen, routed))
-        composed_at = time.perf_counter()
         answerability = engine.answerability(routed, started, num_atoms=bank.num_atoms)
+        composed_at = time.perf_counter()
         threshold = engine.gate.threshold if self.config.threshold is None else self.config.threshold
         refused = answerability < threshold
         if refused and self.config.on_irrelevant == "base":

@@ -173,13 +173,21 @@ class AnswerabilityGate:
     threshold: float = 0.5
 
     def __call__(self, features_BF: Tensor) -> Tensor:
-        """Return answerability in [0, 1] from features `[..., F]` as `gate_features` builds them."""
-        a, s = (torch.tensor(x, dtype=features_BF.dtype) for x in (self.coefficients, self.slopes))
+        """Return answerability in [0, 1] from features `[..., F]` as `gate_features` builds them.
+
+        The lift's weight is at least 0, for that a memory expects a question never speaks against an answer. A fit
+        would have it so in the smallest banks, where all that is not answered are near misses.
+        """
+        a = torch.tensor(self.coefficients, dtype=features_BF.dtype)
+        s = torch.zeros_like(a)
+        s[: len(self.slopes)] = torch.tensor(self.slopes)
+        features_BF = features_BF[..., : len(a)].clone()
         if self.largest is not None:
-            features_BF = features_BF.clone()
             features_BF[..., SIZE].clamp_(max=self.largest)
-        slope_B = features_BF[..., : len(s)] @ s
-        return torch.sigmoid(features_BF[..., : len(a)] @ a + features_BF[..., SIZE] * slope_B + self.bias)
+        weight_BF = a + features_BF[..., SIZE, None] * s
+        if self.sees_lift:
+            weight_BF[..., LIFT].clamp_(min=0.0)
+        return torch.sigmoid((weight_BF * features_BF).sum(-1) + self.bias)
 
     @property
     def sees_lift(self) -> bool:
@@ -209,7 +217,8 @@ def gate_features(
         doubts_BD: Mean log P(refusal) under each atom that the model has read alone, 0 where it read none; and what
             `models.doubts` finds in the atoms that were read, else selected; and `LexicalIndex.evidence`.
         lift: What the memory adds to the log-probability of the question itself, nats: their pointwise mutual
-            information. A memory of something else expects the question no more than the base alone does.
+            information. A memory of something else expects the question no more than the base alone does. With a text
+            in the prompt it is what text and memory add; the gate was fitted without one.
     """
     size = num_atoms.float().clamp(min=1).log()
     # Between -0.1 and -0.01 nats lies less than between -2 and -1.9, which the logarithm alone would treat alike.

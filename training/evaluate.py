@@ -283,7 +283,7 @@ def opened(args: argparse.Namespace, *, max_new_tokens: int) -> tuple[Evaluation
 def _drawn(asks: Sequence[Ask], args: argparse.Namespace) -> list[Ask]:
     """Return the answerable questions, or `--limit` of them at random."""
     asks = [ask for ask in asks if ask.question.answers]
-    return asks if args.limit is None else random.Random(args.seed).sample(asks, min(args.limit, len(asks)))
+    return random.Random(args.seed).sample(asks, min(args.limit, len(asks))) if args.limit else asks
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from models.checkpoint import CheckpointMeta
 from models.engine import Candidates, Engine, RoutedRows
 from models.injection import attached
 from models.prompts import prompt_ids, refusal_ids
+from models.reading import bare_logprobs
 from models.router import AnswerabilityGate
 from tests.models.tiny import FAMILIES, tiny_base, tiny_network, tiny_spec, whole_logits
 from tests.models.worlds import GATE
@@ -235,17 +236,21 @@ def test_the_refusal_is_scored_as_the_beginning_of_the_answer(family):
 
 def test_the_gate_sees_what_the_memory_adds_to_the_question_if_it_was_fitted_with_that(monkeypatch):
     engine = engine_of("llama")
-    started, routed = (
-        engine.start(QUESTION, adapter_of(engine)),
+    adapter, routed = (
+        adapter_of(engine),
         RoutedRows(score=[0.0], rows=[0], weight=[1.0], log_weight=[0.0], top_lexical=0.0),
     )
-    adds = float(started.start.question_logprob_B) - float(engine.start(QUESTION, None).start.question_logprob_B)
-    assert abs(adds) > 0.01
     engine.gate = AnswerabilityGate(coefficients=(0.0,) * 10 + (2.0,), bias=1.0)
+    started = engine.start(QUESTION, adapter)
+    adds = float(started.start.question_logprob_B) - bare_logprobs(engine.base, [QUESTION])[0]
+    assert abs(adds) > 0.01
     expected = torch.tensor(1.0 + 2.0 * adds).sigmoid().item()
     assert engine.answerability(routed, started, num_atoms=1) == pytest.approx(expected, abs=1e-4)
-    monkeypatch.setattr(models.engine, "bare_logprobs", None)  # else nobody has the base read the question again
+    # Else nothing scores the question, here or under the base alone.
+    monkeypatch.setattr(models.engine, "bare_logprobs", None)
     engine.gate = AnswerabilityGate(coefficients=(0.0,) * 10, bias=1.0)
+    started = engine.start(QUESTION, adapter)
+    assert started.start.question_logprob_B is None
     assert engine.answerability(routed, started, num_atoms=1) == pytest.approx(0.731, abs=1e-3)  # sigmoid(1)
 
 

@@ -159,3 +159,14 @@ def test_the_gate_is_a_logistic_of_its_signals_as_far_as_it_was_fitted_with_them
     # The last is what the memory adds to the question: ln(3) + 0.5 * 2 * ln(3) = ln(9).
     lifted = replace(likely, coefficients=(*likely.coefficients, 2 * math.log(3)))
     assert lifted(gate_features(*signals)).item() == pytest.approx(0.9)
+
+
+def test_that_a_memory_expects_a_question_never_speaks_against_an_answer() -> None:
+    def sure(num_atoms: float, lift: float) -> float:
+        signals = [torch.tensor(x) for x in (0.0, 0.0, 0.0, num_atoms, (0.0,) * 5, lift)]
+        return gate(gate_features(*signals)).item()
+
+    # The lift's weight is -1 + ln(atoms): below 0 in banks of one or two atoms, ln(3) - 1 in one of three.
+    gate = AnswerabilityGate(coefficients=(0.0,) * 10 + (-1.0,), slopes=(0.0,) * 10 + (1.0,))
+    assert sure(1, 5.0) == sure(2, 5.0) == sure(1, -5.0) == pytest.approx(0.5)
+    assert sure(3, 2.0) == pytest.approx(torch.tensor(2 * (math.log(3) - 1)).sigmoid().item())

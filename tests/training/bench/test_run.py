@@ -10,9 +10,13 @@ import training.bench.answering
 import training.bench.protocols
 import training.bench.run
 from models.errors import CheckpointError, ConfigError, D2AError
+from models.router import AnswerabilityGate
+from tests.models.worlds import write_checkpoint
 from tests.training.bench.worlds import ASKED, request, rows_of, small_suite, with_suites
 from training.bench.protocols import Protocol
 from training.bench.run import run_bench
+from training.gate import judged
+from training.library import Library
 
 SYSTEMS = ("no-context", "base+ctx", "doc2atom", "shuffled-document", "retrieval")
 
@@ -194,8 +198,6 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
 
 
 def test_the_gates_refusal_keeps_what_the_model_says(tmp_path):
-    from tests.models.worlds import write_checkpoint
-
     refusing = {"coefficients": [0.0, 0.0, 0.0, 0.0], "bias": -5.0, "threshold": 0.5}
     open_gate = {**refusing, "bias": 5.0}
     said = {}
@@ -208,6 +210,36 @@ def test_the_gates_refusal_keeps_what_the_model_says(tmp_path):
         assert shut["extra"]["ungated"] == {"prediction": free["prediction"], "scores": free["scores"]}
         assert shut["answerability"] == pytest.approx(1 / (1 + 2.718281828**5), abs=1e-5)
         assert free["refused_by"] is None
+
+
+def test_the_gate_of_the_benchmark_sees_what_that_of_the_product_sees(tmp_path, monkeypatch):
+    """With what the memory adds to each question, also where a batch did not fit and was halved."""
+    gate = {"coefficients": [0.5, 1.0, 0.1, 0.0, 0.1, -0.2, -0.2, -0.2, -0.1, 0.3, 0.7], "bias": -0.5, "threshold": 0.0}
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", "llama", gate=gate)
+    decode, banks = training.bench.answering.decode, []
+
+    def two_at_most(base, prompts, adapter, **more):
+        if len(prompts) > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return decode(base, prompts, adapter, **more)
+
+    def lifts(library, *given, compute=Library.lifts):
+        banks.append(library)
+        return compute(library, *given)
+
+    monkeypatch.setattr(training.bench.answering, "decode", two_at_most)
+    monkeypatch.setattr(training.bench.run, "CPU_CHUNK", 5)
+    monkeypatch.setattr(Library, "lifts", lifts)
+    out, _ = run(tmp_path, checkpoint=checkpoint, systems=("doc2atom",))
+    assert len(banks) == 3
+    library = banks[0]
+    by_id = {a.question.question_id: a for passage in range(3) for a in library.asks(passage)}
+    asks = [by_id[row["sample_id"]] for row in rows_of(out)]
+    routed = library.route_passages(library.query_keys(asks), asks, top_k=3)
+    library.hold(routed)
+    sure = AnswerabilityGate.of(gate)(judged(routed, library.answer(asks, library.adapter(routed))))
+    assert [row["answerability"] for row in rows_of(out)] == pytest.approx(sure.tolist(), abs=1e-3)
+    assert sure.std() > 0.01  # states in other batches are rounded otherwise, by less than a thousandth of it
 
 
 def test_the_process_may_be_killed_at_any_time(tmp_path):

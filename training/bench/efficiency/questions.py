@@ -158,12 +158,14 @@ class AskedBank:
         return self.engine.compose(routed, self._tensors(routed))
 
     def ask(self, question: str, meter: Meter, *, new_tokens: int) -> None:
-        """Answer a question: route, compose, read the prompt, and generate exactly `new_tokens` tokens."""
+        """Answer a question: route, compose, read the prompt, judge, and generate exactly `new_tokens` tokens."""
         routed = self.route(question, meter)
         with meter.part("compose"):
             adapter = self.compose(routed)
         with meter.part("first token"):
             started = self.engine.start(question, adapter)
+        with meter.part("gate"):
+            self.engine.answerability(routed, started, num_atoms=len(self.atoms))
         with meter.part("other tokens"), never_ending():
             self.engine.finish(started, max_new_tokens=new_tokens)
 
