@@ -196,7 +196,8 @@ def test_questions_are_measured_at_every_size_and_large_indices_left_out(monkeyp
     assert [b["keys_mib"] for b in found["banks"]] == [round(n * 12 * 4 / 2**20, 2) for n in (50, 100, 200)]
     question = found["banks"][0]["question"]
     assert set(question["parts"]) == {
-        "encode", "stage 1, keys", "stage 1, words", "stage 2", "compose", "first token", "other tokens",
+        "encode", "stage 1, keys", "stage 1, words", "stage 2", "compose", "first token", "gate",
+        "other tokens",
     }  # fmt: skip
     assert sum(p["mean_ms"] for p in question["parts"].values()) == pytest.approx(question["mean_ms"], rel=0.25, abs=10)
     found = questions_part(subject_of(), request_of(bank_sizes=(50, 100, 200), index_budget_s=3.0), Meter(CPU))
