@@ -32,7 +32,7 @@ from models.memory import CONTEXT_WEIGHT
 from models.presets import load_preset
 from models.router import AnswerabilityGate
 from training.banks import other_article
-from training.gate import judged
+from training.gate import affordable_threshold, judged
 from training.library import Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, bootstrap_interval, exact_match, token_f1
 from training.records import read_records
@@ -222,7 +222,8 @@ def _gold_rank(scores: np.ndarray, gold: np.ndarray) -> int:
 def summarize(results: dict[str, list[dict[str, Any]]], threshold: float) -> dict[str, dict[str, float]]:
     """Return percentages for each row: F1, exact match, top-1 and top-K of routing, and what the gate does.
 
-    `may_refuse` is F1 had the model kept the refusals in which it was overruled.
+    `may_refuse` is F1 had the model kept the refusals in which it was overruled. `at_one_point` is the threshold that
+    costs one point of F1 in these very banks, and `refused_at_one_point` what it refuses.
     """
     table: dict[str, dict[str, float]] = {}
     for row, items in results.items():
@@ -243,9 +244,10 @@ def summarize(results: dict[str, list[dict[str, Any]]], threshold: float) -> dic
         table[row] = figures
     for bank in ("passage", "library"):
         if bank in results and f"off-topic {bank}" in results:
-            table[f"off-topic {bank}"]["auroc"] = 100 * auroc(
-                [i["answerability"] for i in results[bank]], [i["answerability"] for i in results[f"off-topic {bank}"]]
-            )
+            own, off = ([i["answerability"] for i in results[row]] for row in (bank, f"off-topic {bank}"))
+            limit = affordable_threshold(own, [i["f1"] for i in results[bank]])
+            at_one_point = {"at_one_point": limit, "refused_at_one_point": _mean(score < limit for score in off)}
+            table[f"off-topic {bank}"] |= {"auroc": 100 * auroc(own, off), **at_one_point}
     return table
 
 

@@ -93,7 +93,7 @@ def fit_to(
     )
     gate = _evened(gate, [features[name] for name in own], [f1[name] for name in own])
     scores = {name: gate(x).tolist() for name, x in features.items()}
-    threshold = min(_threshold(scores[name], f1[name]) for name in own)
+    threshold = min(affordable_threshold(scores[name], f1[name]) for name in own)
     refused = {name: np.array(values) < threshold for name, values in scores.items()}
     figures = {
         "auroc": {name: auroc(scores[known], scores[name]) for name, known in off.items()},
@@ -112,7 +112,7 @@ def _evened(gate: AnswerabilityGate, features: Sequence[Tensor], f1: Sequence[Se
     if gate.largest is None:
         return gate
     sizes = np.array([float(x[:, SIZE].mean()) for x in features])
-    limits = np.array([_threshold(gate(x).tolist(), values) for x, values in zip(features, f1, strict=True)])
+    limits = np.array([affordable_threshold(gate(x).tolist(), values) for x, values in zip(features, f1, strict=True)])
     limits = np.clip(limits, 1e-6, 1 - 1e-6)
     slope = np.polyfit(sizes, np.log(limits / (1 - limits)), 1)[0]
     coefficients = list(gate.coefficients)
@@ -120,7 +120,7 @@ def _evened(gate: AnswerabilityGate, features: Sequence[Tensor], f1: Sequence[Se
     return replace(gate, coefficients=tuple(coefficients))
 
 
-def _threshold(scores: Sequence[float], f1: Sequence[float]) -> float:
+def affordable_threshold(scores: Sequence[float], f1: Sequence[float]) -> float:
     """Return the highest score below which refusing costs at most `F1_LOST` of the mean F1."""
     lost = 0.0
     for score, value in sorted(zip(scores, f1, strict=True)):

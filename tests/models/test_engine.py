@@ -236,10 +236,8 @@ def test_the_refusal_is_scored_as_the_beginning_of_the_answer(family):
 
 def test_the_gate_sees_what_the_memory_adds_to_the_question_if_it_was_fitted_with_that(monkeypatch):
     engine = engine_of("llama")
-    adapter, routed = (
-        adapter_of(engine),
-        RoutedRows(score=[0.0], rows=[0], weight=[1.0], log_weight=[0.0], top_lexical=0.0),
-    )
+    adapter = adapter_of(engine)
+    routed = RoutedRows(score=[0.0], rows=[0], weight=[1.0], log_weight=[0.0], top_lexical=0.0)
     engine.gate = AnswerabilityGate(coefficients=(0.0,) * 10 + (2.0,), bias=1.0)
     started = engine.start(QUESTION, adapter)
     adds = float(started.start.question_logprob_B) - bare_logprobs(engine.base, [QUESTION])[0]

@@ -248,7 +248,9 @@ def test_the_summary_is_the_mean_of_the_results_in_percent():
         {"n": 4, "f1": 45, "em": 25, "refused": 25, "f1_gated": 32.5, "top1": 25, "top3": 50, "topk": 75}
     )
     # Off-topic 0.1 is refused. Pairs against 0.9, 0.4, 0.8, 0.6: all four above 0.1, two above 0.7: 6 of 8.
-    assert table["off-topic library"] == pytest.approx({"n": 2, "refused": 50, "auroc": 75})
+    # Refusing the second of the answered costs 0.5 / 4, more than a point: no higher threshold than its 0.4.
+    at_one_point = {"at_one_point": 0.4, "refused_at_one_point": 50}
+    assert table["off-topic library"] == pytest.approx({"n": 2, "refused": 50, "auroc": 75, **at_one_point})
     assert table["no-context"] == pytest.approx({"n": 1, "f1": 20, "em": 0})
 
 
