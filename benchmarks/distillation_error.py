@@ -62,8 +62,7 @@ def answer_states(base: FrozenBase, question: str, answer: str, context: str | N
     end = min(end_ids(base.tokenizer, base.model.generation_config.eos_token_id))
     reply = [*base.tokenizer(answer, add_special_tokens=False)["input_ids"], end]
     ids_BL = torch.tensor([prompt + reply], device=base.device)
-    mask_BL = torch.ones_like(ids_BL, dtype=torch.bool)
-    out_BLD = base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=base.num_layers)
+    out_BLD = base.run_layers(base.embed(ids_BL), start=0, stop=base.num_layers)
     return out_BLD[0, len(prompt) - 1 : -1]
 
 

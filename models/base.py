@@ -116,22 +116,19 @@ class FrozenBase:
         """Return the token embeddings as they enter layer 0, `[B, L, D]`."""
         return self.decoder.embed_tokens(ids_BL)
 
-    def run_layers(self, x_BLD: Tensor, mask_BL: Tensor, *, start: int, stop: int) -> Tensor:
+    def run_layers(self, x_BLD: Tensor, *, start: int, stop: int) -> Tensor:
         """Run decoder layers `start` to `stop - 1`, without the final norm.
 
         Args:
-            x_BLD: States entering layer `start`.
-            mask_BL: True at real tokens; padding may stand on either side.
+            x_BLD: States entering layer `start`. Padding belongs on the right, where no real token sees it: so no mask
+                is needed, and the fast attention kernels take it.
 
         Returns:
             States entering layer `stop`, `[B, L, D]`.
         """
         if start == stop:
             return x_BLD
-        positions_BL = (mask_BL.long().cumsum(-1) - 1).clamp(min=0)
-        segment = self._segment(start, stop)
-        out = segment(inputs_embeds=x_BLD, attention_mask=mask_BL, position_ids=positions_BL, use_cache=False)
-        return out.last_hidden_state
+        return self._segment(start, stop)(inputs_embeds=x_BLD, use_cache=False).last_hidden_state
 
     def logits(self, x_BLD: Tensor) -> Tensor:
         """Return the vocabulary's logits, `[..., V]`, from the states that leave the last layer."""

@@ -62,14 +62,14 @@ def text_features(
     skip = len(base.prefix_ids)
     for rows in _batches([len(i) for i in ids], batch_tokens):
         ids_BL, mask_BL = pad([base.prefix_ids + ids[r] for r in rows], base.device)
-        states = base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=min(spec.num_encoder_layers, boundary))
+        states = base.run_layers(base.embed(ids_BL), start=0, stop=min(spec.num_encoder_layers, boundary))
         entering = (
-            base.run_layers(states, mask_BL, start=min(spec.num_encoder_layers, boundary), stop=boundary)
+            base.run_layers(states, start=min(spec.num_encoder_layers, boundary), stop=boundary)
             if with_entry
             else states
         )
         encoded = (
-            base.run_layers(states, mask_BL, start=boundary, stop=spec.num_encoder_layers)
+            base.run_layers(states, start=boundary, stop=spec.num_encoder_layers)
             if spec.num_encoder_layers > boundary
             else states
         )

@@ -15,12 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 if TYPE_CHECKING:
     from models.base import FrozenBase, Site
 
 _PREFIX = "d2a_prefix"
+NO_WEIGHT = -1000.0  # nats, for a slot that is removed; every dtype holds it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,9 @@ def _memory_attention(inner: str) -> Callable[..., tuple[Tensor, Tensor | None]]
             return _function(inner, module)(module, query, key, value, attention_mask, **kwargs)
         batch, prefix = query.shape[0], written.prefix
         window = kwargs.pop("sliding_window", None)
+        is_whole = attention_mask is None and window is None and 1 < query.shape[2] == key.shape[2]
+        if is_whole and inner == "sdpa" and query.is_cuda:
+            return _causal(query, key, value, prefix, scaling=kwargs["scaling"]), None
         mask = written.masks.extended(prefix.bias_BS, attention_mask, query, key, window=window)
         key = torch.cat([prefix.key_BHSF.expand(batch, -1, -1, -1), key], dim=2)
         value = torch.cat([prefix.value_BHSF.expand(batch, -1, -1, -1), value], dim=2)
@@ -120,6 +126,27 @@ def _memory_attention(inner: str) -> Callable[..., tuple[Tensor, Tensor | None]]
         return _function(usable, module)(module, query, key, value, mask, **kwargs)
 
     return forward
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, prefix: LayerPrefix, *, scaling: float) -> Tensor:
+    """Return causal attention over slots and tokens without padding, `[B, L, H, F]`, by torch's fast kernels.
+
+    These take no additive mask that needs a gradient. So a slot's bias is a feature of its key, which queries multiply
+    by 1; zeros behind it make the width the multiple of 8 that they want.
+    """
+    batch, heads, length, width = key.shape
+    bias_BS = prefix.bias_BS.clamp(min=NO_WEIGHT) / scaling
+    bias_BHSF = F.pad(bias_BS[:, None, :, None], (0, 7)).to(key.dtype).expand(batch, heads, -1, -1)
+    slot_BHSF = torch.cat([prefix.key_BHSF.expand(batch, -1, -1, -1), bias_BHSF], dim=-1)
+    out_BHLF = F.scaled_dot_product_attention(
+        F.pad(F.pad(query, (0, 1), value=1.0), (0, 7)),
+        torch.cat([slot_BHSF, F.pad(key, (0, 8))], dim=2),
+        F.pad(torch.cat([prefix.value_BHSF.expand(batch, -1, -1, -1), value], dim=2), (0, 8)),
+        attn_mask=causal_lower_right(length, slot_BHSF.shape[2] + length),
+        scale=scaling,
+        enable_gqa=heads != query.shape[1],
+    )
+    return out_BHLF[..., :width].transpose(1, 2)
 
 
 def _function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:

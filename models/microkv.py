@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import FrozenBase
@@ -65,10 +64,9 @@ def layer_inputs(base: FrozenBase, spec: MemorySpec, x_USD: Tensor, lengths_U: T
     if spec.kv.depth == "entry":
         return torch.stack([base.layers[layer].input_layernorm(x_USD) for layer in layers])
     shared = _prefix_entry(base, layers[0]).expand(len(x_USD), -1, -1)
-    mask = F.pad(_held(x_USD, lengths_U), (shared.shape[1], 0), value=True)
     with torch.no_grad(), base.captured_inputs(layers) as captured:
         # The last layer's output is not needed, only what enters its attention.
-        base.run_layers(torch.cat([shared, x_USD], dim=1), mask, start=layers[0], stop=base.num_layers)
+        base.run_layers(torch.cat([shared, x_USD], dim=1), start=layers[0], stop=base.num_layers)
     return torch.stack([captured[layer][:, shared.shape[1] :] for layer in layers])
 
 
@@ -122,8 +120,7 @@ def _prefix_entry(base: FrozenBase, layer: int) -> Tensor:
     """States of the shared prefix entering `layer`, `[1, P, D]`; the same for every atom."""
     if layer not in base.prefix_states:
         ids = torch.tensor([base.prefix_ids], device=base.device)
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        base.prefix_states[layer] = base.run_layers(base.embed(ids), mask, start=0, stop=layer)
+        base.prefix_states[layer] = base.run_layers(base.embed(ids), start=0, stop=layer)
     return base.prefix_states[layer]
 
 

@@ -255,7 +255,7 @@ def chunk_factors(
     size = layers_at_once or base.num_layers
     parts: list[ChunkFactors] = []
     waiting: list[Tensor] = []
-    for layer, states_NTD in enumerate(entering_states(base, ids_NT, mask_NT)):
+    for layer, states_NTD in enumerate(entering_states(base, ids_NT)):
         waiting.append(states_NTD)
         if len(waiting) == size or layer + 1 == base.num_layers:
             parts.append(hyper(torch.stack(waiting, dim=1), mask_NT, slice(layer + 1 - len(waiting), layer + 1)))
@@ -266,13 +266,13 @@ def chunk_factors(
 
 
 @torch.no_grad()
-def entering_states(base: FrozenBase, ids_NT: Tensor, mask_NT: Tensor) -> Iterator[Tensor]:
-    """Yield what enters decoder layer 0, 1, ..., `[N, T, D]` each; the last layer is not run."""
+def entering_states(base: FrozenBase, ids_NT: Tensor) -> Iterator[Tensor]:
+    """Yield what enters decoder layer 0, 1, ..., `[N, T, D]` each, padded on the right; the last layer is not run."""
     x_NTD = base.embed(ids_NT)
     for layer in range(base.num_layers):
         yield x_NTD
         if layer + 1 < base.num_layers:
-            x_NTD = base.run_layers(x_NTD, mask_NT, start=layer, stop=layer + 1)
+            x_NTD = base.run_layers(x_NTD, start=layer, stop=layer + 1)
 
 
 @torch.no_grad()

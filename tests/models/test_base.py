@@ -43,36 +43,35 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("left", [False, True], ids=["padded-right", "padded-left"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_lower_and_upper_layers_make_the_whole_model_at_every_cut(family: str, left: bool) -> None:
+def test_lower_and_upper_layers_make_the_whole_model_at_every_cut(family: str) -> None:
     base = tiny_base(family)
-    ids_BL, mask_BL = pad(PROMPTS, "cpu", left=left)
+    ids_BL, mask_BL = pad(PROMPTS, "cpu")
     expected = whole_logits(base, ids_BL, mask_BL)[mask_BL]
     for cut in range(NUM_LAYERS + 1):
-        lower_BLD = base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=cut)
-        upper_BLD = base.run_layers(lower_BLD, mask_BL, start=cut, stop=NUM_LAYERS)
+        lower_BLD = base.run_layers(base.embed(ids_BL), start=0, stop=cut)
+        upper_BLD = base.run_layers(lower_BLD, start=cut, stop=NUM_LAYERS)
         assert_close(base.logits(upper_BLD)[mask_BL], expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_padding_changes_nothing(family: str) -> None:
     base = tiny_base(family)
-    ids_BL, mask_BL = pad(PROMPTS, "cpu", left=True)
-    states_BLD = base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=NUM_LAYERS)
+    ids_BL, _ = pad(PROMPTS, "cpu")
+    states_BLD = base.run_layers(base.embed(ids_BL), start=0, stop=NUM_LAYERS)
     for row, prompt in enumerate(PROMPTS):
         alone = whole_logits(base, torch.tensor([prompt]))[0]
-        assert_close(base.logits(states_BLD[row, -len(prompt) :]), alone, atol=1e-5, rtol=0)
+        assert_close(base.logits(states_BLD[row, : len(prompt)]), alone, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_captured_inputs_are_the_normed_states_of_each_layer(family: str) -> None:
     base = tiny_base(family)
-    ids_BL, mask_BL = pad(PROMPTS, "cpu")
+    ids_BL, _ = pad(PROMPTS, "cpu")
     with base.captured_inputs([2, 4]) as captured:
-        base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=NUM_LAYERS)
+        base.run_layers(base.embed(ids_BL), start=0, stop=NUM_LAYERS)
     for layer, x_BLD in captured.items():
-        entering = base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=layer)
+        entering = base.run_layers(base.embed(ids_BL), start=0, stop=layer)
         assert_close(x_BLD, base.layers[layer].input_layernorm(entering))
     assert set(captured) == {2, 4}
     assert not any(base.attention_module(layer)._forward_pre_hooks for layer in range(NUM_LAYERS))
@@ -89,7 +88,7 @@ def test_no_parameter_of_the_base_trains(family: str) -> None:
 def test_segments_share_the_weights(family: str) -> None:
     base = tiny_base(family)
     before = sum(p.numel() for p in base.model.parameters())
-    base.run_layers(base.embed(random_ids(1, 4)), torch.ones(1, 4, dtype=torch.bool), start=2, stop=5)
+    base.run_layers(base.embed(random_ids(1, 4)), start=2, stop=5)
     [segment] = base._segments.values()
     own = {p.data_ptr() for p in base.model.parameters()}
     assert {p.data_ptr() for p in segment.parameters()} <= own

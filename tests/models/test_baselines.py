@@ -100,10 +100,10 @@ def test_layers_one_by_one_give_what_all_at_once_give(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_layer_is_made_of_the_states_that_enter_it(family):
     base = tiny_base(family)
-    ids, mask = random_ids(2, 11), torch.ones(2, 11, dtype=torch.bool)
+    ids = random_ids(2, 11)
     with torch.no_grad():
         expected = base.model(ids, output_hidden_states=True, use_cache=False).hidden_states
-    states = list(entering_states(base, ids, mask))
+    states = list(entering_states(base, ids))
     assert len(states) == NUM_LAYERS  # the last hidden state leaves the last layer, and nothing reads it
     for ours, theirs in zip(states, expected, strict=False):
         torch.testing.assert_close(ours, theirs)

@@ -15,7 +15,17 @@ from models.base import FrozenBase, Site
 from models.composer import compose
 from models.errors import BaseModelError
 from models.injection import ComposedAdapter, LayerPrefix, _Masks, _Written, attached, register_attention
-from tests.models.tiny import FAMILIES, WINDOW, random_ids, tiny_base, tiny_network, tiny_spec, whole_logits
+from tests.models.tiny import (
+    FAMILIES,
+    WINDOW,
+    random_ids,
+    tiny_base,
+    tiny_model,
+    tiny_network,
+    tiny_spec,
+    tiny_tokenizer,
+    whole_logits,
+)
 
 NUM_SLOTS = 3
 
@@ -189,6 +199,38 @@ def test_every_form_of_mask_gives_the_same_attention_over_slots_and_tokens(inner
     mask_BL = torch.ones_like(PADDED) if form == "none" else PADDED
     out = _attend(inner, module, _as(form, mask_BL), _random_prefix())
     assert_close(out[mask_BL], _expected(mask_BL, _random_prefix())[mask_BL], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("prefix_batch", [1, 2])
+def test_attention_without_padding_takes_the_slots_bias_as_a_feature_of_their_keys(prefix_batch: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    query = torch.randn(2, 4, 12, 16, generator=generator)
+    key, value = torch.randn(2, 2, 2, 12, 16, generator=generator)
+    prefix = _random_prefix(batch=prefix_batch)
+    bias_BS = prefix.bias_BS.clone().requires_grad_(True)
+    with_grad = replace(prefix, bias_BS=bias_BS)
+    out = injection._causal(query, key, value, with_grad, scaling=0.25)
+    expected = _expected(torch.ones_like(PADDED), with_grad)
+    assert_close(out, expected, atol=1e-5, rtol=0)
+    gradients = [torch.autograd.grad(x.square().sum(), bias_BS)[0] for x in (out, expected)]
+    assert gradients[0][:, :2].abs().min() > 0.01
+    assert_close(*gradients, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_gpu_attends_to_slots_as_a_cpu_does(dtype: torch.dtype) -> None:
+    bases = [FrozenBase(tiny_model("llama").to(device, dtype), tiny_tokenizer()) for device in ("cpu", "cuda")]
+    ids_BL, logits = random_ids(2, 9), []
+    for base in bases:
+        adapter = ComposedAdapter(prefix={n: _moved(_random_prefix(seed=n), base.device) for n in (4, 5)})
+        with attached(base, adapter):
+            logits.append(whole_logits(base, ids_BL.to(base.device)).cpu())
+    assert_close(*logits, atol=1e-4 if dtype == torch.float32 else 0.1, rtol=0)
+
+
+def _moved(prefix: LayerPrefix, device: torch.device) -> LayerPrefix:
+    return LayerPrefix(**{name: x.to(device) for name, x in vars(prefix).items()})
 
 
 @pytest.mark.parametrize("form", ["none", "padding"])

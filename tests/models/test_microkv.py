@@ -27,7 +27,7 @@ FIRST = NUM_LAYERS - 2  # the first memory layer
 
 def _entry(base: FrozenBase, ids_BL: Tensor) -> Tensor:
     """States entering the first memory layer, of a text read on its own."""
-    return base.run_layers(base.embed(ids_BL), torch.ones_like(ids_BL, dtype=torch.bool), start=0, stop=FIRST)
+    return base.run_layers(base.embed(ids_BL), start=0, stop=FIRST)
 
 
 def _without_shared_prefix(base: FrozenBase) -> FrozenBase:
@@ -77,8 +77,7 @@ def test_slots_of_the_layers_own_projections_are_the_atom_as_context(family: str
     ours = _answer(base, network, [memory[0]], [1.0], ids_BL)
 
     both = torch.cat([memory, question], dim=1)
-    mask_BL = torch.ones(both.shape[:2], dtype=torch.bool)
-    context = base.logits(base.run_layers(both, mask_BL, start=FIRST, stop=NUM_LAYERS))[:, num_atom:]
+    context = base.logits(base.run_layers(both, start=FIRST, stop=NUM_LAYERS))[:, num_atom:]
     assert_close(ours, context, atol=1e-5, rtol=0)
     assert (ours - whole_logits(base, ids_BL)).abs().max() > 0.05
 

@@ -142,9 +142,7 @@ def test_a_target_holds_prompt_answer_and_end_and_the_states_below_the_memory(fa
         assert base.tokenizer.decode(ids[0, len(prompt) : -1]) == answer
         assert ids[0, -1] == base.tokenizer.eos_token_id
         with torch.no_grad():
-            expected = base.run_layers(
-                base.embed(ids), torch.ones_like(ids, dtype=torch.bool), start=0, stop=NUM_LAYERS - NUM_MEMORY_LAYERS
-            )
+            expected = base.run_layers(base.embed(ids), start=0, stop=NUM_LAYERS - NUM_MEMORY_LAYERS)
         torch.testing.assert_close(targets.state_BLD, expected)
 
 

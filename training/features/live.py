@@ -104,7 +104,7 @@ class LiveFeatures:
         """Return prompts with answers as the upper layers see them."""
         row_B = row_B.cpu()
         token_BL, mask_BL, start_B = self._sequences(self.tokens.prompt, row_B)
-        state_BLD = self.base.run_layers(self.base.embed(token_BL), mask_BL, start=0, stop=self.boundary)
+        state_BLD = self.base.run_layers(self.base.embed(token_BL), start=0, stop=self.boundary)
         answer_BL = mask_BL & (torch.arange(mask_BL.shape[1], device=mask_BL.device) >= start_B[:, None])
         return Targets(state_BLD=state_BLD, token_BL=token_BL, mask_BL=mask_BL, answer_BL=answer_BL)
 
@@ -144,9 +144,9 @@ class LiveFeatures:
         ids_BL = torch.cat([prefix_UP, ids_US], dim=1).to(base.device)
         mask_BL = mask_of(length_U + skip).to(base.device)
         lower = min(encoder, self.boundary)
-        state_BLD = base.run_layers(base.embed(ids_BL), mask_BL, start=0, stop=lower)
-        entry_BLD = base.run_layers(state_BLD, mask_BL, start=lower, stop=self.boundary) if with_entry else state_BLD
-        encoded_BLD = base.run_layers(state_BLD, mask_BL, start=lower, stop=encoder)
+        state_BLD = base.run_layers(base.embed(ids_BL), start=0, stop=lower)
+        entry_BLD = base.run_layers(state_BLD, start=lower, stop=self.boundary) if with_entry else state_BLD
+        encoded_BLD = base.run_layers(state_BLD, start=lower, stop=encoder)
         mask_US = mask_BL[:, skip:]
         pooled_UD = (encoded_BLD[:, skip:] * mask_US[..., None]).float().sum(1) / mask_US.sum(1, keepdim=True)
         return pooled_UD, entry_BLD[:, skip:] * mask_US[..., None], mask_US
@@ -173,7 +173,7 @@ class LiveFeatures:
     def _teach(self, row_B: Tensor) -> Iterator[tuple[slice, TeacherTopK]]:
         """Yield slices of the rows' answer tokens with the teacher's targets at them."""
         token_BL, mask_BL, start_B = self._sequences(self.tokens.teacher, row_B)
-        out_BLD = self.base.run_layers(self.base.embed(token_BL), mask_BL, start=0, stop=self.base.num_layers)
+        out_BLD = self.base.run_layers(self.base.embed(token_BL), start=0, stop=self.base.num_layers)
         before_BL = mask_BL & (torch.arange(1, mask_BL.shape[1] + 1, device=mask_BL.device) >= start_B[:, None])
         before_BL &= mask_BL.roll(-1, dims=1)
         before_BL[:, -1] = False

@@ -176,5 +176,5 @@ def input_bases(
     with ExitStack() as undo:
         for site in sites:
             undo.callback(base.module(site).register_forward_pre_hook(keep(site)).remove)
-        base.run_layers(x_BLD, mask_BL, start=min(site.layer for site in sites), stop=base.num_layers)
+        base.run_layers(x_BLD, start=min(site.layer for site in sites), stop=base.num_layers)
     return bases

@@ -37,7 +37,7 @@ def answer_logits(
 ) -> AnswerLogits:
     """Run the decoder from `first_layer`, whose entering states `targets` holds."""
     with attached(base, adapter):
-        out_BLD = base.run_layers(targets.state_BLD, targets.mask_BL, start=first_layer, stop=base.num_layers)
+        out_BLD = base.run_layers(targets.state_BLD, start=first_layer, stop=base.num_layers)
     row_T, step_T = targets.answer_BL.nonzero(as_tuple=True)
     return AnswerLogits(
         logits_TV=base.logits(out_BLD[row_T, step_T - 1]), target_T=targets.token_BL[row_T, step_T], row_T=row_T

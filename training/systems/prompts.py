@@ -85,7 +85,7 @@ class TextPrompts:
         token_BL, mask_BL = pad(sequences, self.base.device)
         start_B = torch.tensor([len(p) for p in prompts], device=self.base.device)
         answer_BL = mask_BL & (torch.arange(mask_BL.shape[1], device=mask_BL.device) >= start_B[:, None])
-        state_BLD = self.base.run_layers(self.base.embed(token_BL), mask_BL, start=0, stop=self.first_layer)
+        state_BLD = self.base.run_layers(self.base.embed(token_BL), start=0, stop=self.first_layer)
         return Targets(state_BLD=state_BLD, token_BL=token_BL, mask_BL=mask_BL, answer_BL=answer_BL)
 
     def num_answer_tokens(self, batch: Batch) -> Tensor:

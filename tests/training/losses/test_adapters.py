@@ -208,7 +208,7 @@ def test_input_bases_protect_what_the_base_feeds_its_sites():
     mask = torch.ones_like(ids, dtype=torch.bool)
     mask[0, 20:] = False
     start = min(s.layer for s in sites)
-    x = base.run_layers(base.embed(ids), mask, start=0, stop=start)
+    x = base.run_layers(base.embed(ids), start=0, stop=start)
     bases = input_bases(base, sites, x, mask, size=5)
     assert list(bases) == sites
     # Tokens that are padding do not count: another state there changes nothing.
@@ -218,7 +218,7 @@ def test_input_bases_protect_what_the_base_feeds_its_sites():
         torch.testing.assert_close(bases[s] @ bases[s].T, other[s] @ other[s].T, atol=1e-4, rtol=1e-3)
     # The basis holds more of the inputs than any five coordinates could.
     with base.captured_inputs([start]) as captured:
-        base.run_layers(x, mask, start=start, stop=start + 1)
+        base.run_layers(x, start=start, stop=start + 1)
     inputs = captured[start][mask]
     query = next(s for s in sites if s.layer == start and s.module == "q_proj")
     kept = (inputs @ bases[query]).square().sum()
