@@ -29,7 +29,7 @@ from models.injection import ComposedAdapter, attached
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.presets import Preset
 from models.prompts import prompt_ids, refusal_ids
-from models.reading import bare_logprobs, refusal_of_each
+from models.reading import bare_logprobs, gain_and_loss, refusal_of_each
 from models.reranker import CrossEncoder, find_reranker
 from models.router import AnswerabilityGate, atom_metadata, gate_features
 from models.shards import ragged
@@ -261,9 +261,10 @@ class Engine:
 
         A gate that looks at what the memory adds to the question has the base read it once more without a memory.
         """
-        lift = 0.0
+        lift = [0.0, 0.0]
         if self.gate.sees_lift:
-            lift = float(started.start.question_logprob_B[0]) - bare_logprobs(self.base, [started.question])[0]
+            bare = bare_logprobs(self.base, [started.question])
+            lift = gain_and_loss(started.start.question_logprob_BQ, bare)[0].tolist()
         # The best of those that were read, where any were: the others' scores are of before.
         best = max(routed.score[row] for row in routed.refusal or range(len(routed.score)))
         looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms, routed.doubts, lift)

@@ -30,7 +30,8 @@ class Prefill:
         next_logits_BV: Logits of the first answer token.
         refusal_logprob_B: Log-probability that the answer begins with the refusal, summed over its tokens.
         refuses_B: Whether the greedy answer begins with the refusal.
-        question_logprob_B: Log-probability of the question's own tokens in the prompt, where it was asked for.
+        question_logprob_BQ: Log-probability of each of the question's own tokens in the prompt, where it was asked for;
+            0 before the first of a shorter question.
     """
 
     cache: DynamicCache
@@ -38,7 +39,7 @@ class Prefill:
     next_logits_BV: Tensor
     refusal_logprob_B: Tensor
     refuses_B: Tensor
-    question_logprob_B: Tensor | None = None
+    question_logprob_BQ: Tensor | None = None
 
     def answering(self, tokenizer: PreTrainedTokenizerBase) -> Prefill:
         """Return the same prompts; what would be refused begins with the best token that cannot begin a refusal."""
@@ -80,7 +81,7 @@ def prefill(
         next_logits_BV=logits[:, 0].float(),
         refusal_logprob_B=logprob_BPV.gather(-1, probe_BP[..., None]).squeeze(-1).sum(-1),
         refuses_B=(logprob_BPV.argmax(-1) == probe_BP).all(-1),
-        question_logprob_B=questions and _question_logprob(base, out.last_hidden_state, ids_BL, questions),
+        question_logprob_BQ=questions and _question_logprob(base, out.last_hidden_state, ids_BL, questions),
     )
 
 
@@ -140,7 +141,7 @@ def refusal_beginnings(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
 
 
 def _question_logprob(base: FrozenBase, state_BLD: Tensor, ids_BL: Tensor, questions: Sequence[str]) -> Tensor:
-    """Return the log-probability of each question's tokens together `[B]`, nats.
+    """Return the log-probability of each of the questions' tokens `[B, Q]`, nats, right-aligned behind zeros.
 
     Args:
         state_BLD: Last states of the left-padded prompts `ids_BL`, and maybe of more behind them.
@@ -157,7 +158,7 @@ def _question_logprob(base: FrozenBase, state_BLD: Tensor, ids_BL: Tensor, quest
     logprob_BQ[asked_BQ] = torch.cat(
         [-F.cross_entropy(base.head(state).float(), target, reduction="none") for state, target in parts]
     )
-    return logprob_BQ.sum(1)
+    return logprob_BQ
 
 
 def _positions(mask_BL: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from models.base import FrozenBase
@@ -59,10 +60,25 @@ def refusal_of_each(
         return prefill(base, prompts, refusal_ids(base.tokenizer)).refusal_logprob_B
 
 
-def bare_logprobs(base: FrozenBase, questions: Sequence[str]) -> list[float]:
-    """Return the questions' log-probabilities under the base alone, nats: what a memory is held against."""
+def bare_logprobs(base: FrozenBase, questions: Sequence[str]) -> Tensor:
+    """Return log P of the questions' tokens under the base alone, nats `[B, Q]`: what a memory is held against."""
     prompts = all_prompt_ids(base.tokenizer, questions)
-    return prefill(base, prompts, refusal_ids(base.tokenizer), questions=questions).question_logprob_B.tolist()
+    return prefill(base, prompts, refusal_ids(base.tokenizer), questions=questions).question_logprob_BQ.cpu()
+
+
+def gain_and_loss(logprob_BQ: Tensor, bare: Sequence[Tensor]) -> Tensor:
+    """Return what a memory adds to the log-probabilities of a question's tokens and what it takes from others.
+
+    Args:
+        logprob_BQ: Of each token under the memory, nats, right-aligned behind zeros.
+        bare: Of each token under the base alone, `[Q]` a question, aligned alike behind any number of zeros.
+
+    Returns:
+        Sums over the tokens on the CPU, nats `[B, 2]`: of the differences above 0, and of those below.
+    """
+    width = logprob_BQ.shape[1]
+    added_BQ = logprob_BQ.cpu() - torch.stack([F.pad(row, (width - len(row), 0)) for row in bare])
+    return torch.stack([added_BQ.clamp(min=0.0).sum(1), added_BQ.clamp(max=0.0).sum(1)], dim=1)
 
 
 def _alone(factors: LoraFactors) -> LoraFactors:

@@ -156,8 +156,8 @@ def _read(library: Library, asks: Sequence[Ask], bank: Bank, routed: RoutedAsks)
 
 def judged(routed: RoutedAsks, replies: Sequence[Reply]) -> Tensor:
     """Return what the gate looks at, `[B, F]`, of replies under a composed memory."""
-    refusal_B, lift_B = (torch.tensor(x) for x in ([r.refusal_logprob for r in replies], [r.lift for r in replies]))
-    return routed.gate_features(refusal_B, lift_B)
+    refusal_B, lift_B2 = (torch.tensor(x) for x in ([r.refusal_logprob for r in replies], [r.lift for r in replies]))
+    return routed.gate_features(refusal_B, lift_B2)
 
 
 def _logistic(kinds: Sequence[tuple[Tensor, Tensor, bool, float]]) -> AnswerabilityGate:

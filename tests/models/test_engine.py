@@ -240,15 +240,19 @@ def test_the_gate_sees_what_the_memory_adds_to_the_question_if_it_was_fitted_wit
     routed = RoutedRows(score=[0.0], rows=[0], weight=[1.0], log_weight=[0.0], top_lexical=0.0)
     engine.gate = AnswerabilityGate(coefficients=(0.0,) * 10 + (2.0,), bias=1.0)
     started = engine.start(QUESTION, adapter)
-    adds = float(started.start.question_logprob_B) - bare_logprobs(engine.base, [QUESTION])[0]
-    assert abs(adds) > 0.01
-    expected = torch.tensor(1.0 + 2.0 * adds).sigmoid().item()
+    adds = (started.start.question_logprob_BQ - bare_logprobs(engine.base, [QUESTION]))[0]
+    assert adds[adds > 0].sum() > 0.01 and adds[adds < 0].sum() < -0.01
+    expected = (1.0 + 2.0 * adds.sum()).sigmoid().item()
+    assert engine.answerability(routed, started, num_atoms=1) == pytest.approx(expected, abs=1e-4)
+    # Its losses count for less where it was fitted with them alone as well.
+    engine.gate = AnswerabilityGate(coefficients=(0.0,) * 10 + (2.0, -1.5), bias=1.0)
+    expected = (1.0 + 2.0 * adds[adds > 0].sum() + 0.5 * adds[adds < 0].sum()).sigmoid().item()
     assert engine.answerability(routed, started, num_atoms=1) == pytest.approx(expected, abs=1e-4)
     # Else nothing scores the question, here or under the base alone.
     monkeypatch.setattr(models.engine, "bare_logprobs", None)
     engine.gate = AnswerabilityGate(coefficients=(0.0,) * 10, bias=1.0)
     started = engine.start(QUESTION, adapter)
-    assert started.start.question_logprob_B is None
+    assert started.start.question_logprob_BQ is None
     assert engine.answerability(routed, started, num_atoms=1) == pytest.approx(0.731, abs=1e-3)  # sigmoid(1)
 
 

@@ -167,11 +167,13 @@ def test_a_question_is_scored_by_its_own_tokens_in_the_prompt_also_padded(family
     prompts = [prompt_ids(tokenizer, questions[0], "It rains."), prompt_ids(tokenizer, questions[1])]
     behind = len(tokenizer("<|im_end|>\n<|im_start|>assistant\n")["input_ids"])
     with attached(base, _memory(base)):
-        scored = prefill(base, prompts, refusal_ids(tokenizer), questions=questions).question_logprob_B
+        scored = prefill(base, prompts, refusal_ids(tokenizer), questions=questions).question_logprob_BQ
         for row, (prompt, question) in enumerate(zip(prompts, questions, strict=True)):
             logprob = whole_logits(base, torch.tensor([prompt]))[0].log_softmax(-1)
             end = len(prompt) - behind
             asked = range(end - len(question) - 1, end)  # a token a character, and the space before it
             assert tokenizer.decode([prompt[i] for i in asked]) == f" {question}"
-            expected = sum(logprob[i - 1, prompt[i]] for i in asked)
-            assert_close(scored[row], expected, atol=1e-4, rtol=0)
+            expected = torch.stack([logprob[i - 1, prompt[i]] for i in asked])
+            before, own = scored[row].split([scored.shape[1] - len(asked), len(asked)])
+            assert_close(own, expected, atol=1e-4, rtol=0)
+            assert before.tolist() == [0.0] * len(before)

@@ -214,7 +214,8 @@ def test_the_gates_refusal_keeps_what_the_model_says(tmp_path):
 
 def test_the_gate_of_the_benchmark_sees_what_that_of_the_product_sees(tmp_path, monkeypatch):
     """With what the memory adds to each question, also where a batch did not fit and was halved."""
-    gate = {"coefficients": [0.5, 1.0, 0.1, 0.0, 0.1, -0.2, -0.2, -0.2, -0.1, 0.3, 0.7], "bias": -0.5, "threshold": 0.0}
+    coefficients = [0.5, 1.0, 0.1, 0.0, 0.1, -0.2, -0.2, -0.2, -0.1, 0.3, 0.7, -0.4]
+    gate = {"coefficients": coefficients, "bias": -0.5, "threshold": 0.0}
     checkpoint = write_checkpoint(tmp_path / "checkpoint", "llama", gate=gate)
     decode, banks = training.bench.answering.decode, []
 

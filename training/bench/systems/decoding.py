@@ -86,13 +86,13 @@ class Decoded(NamedTuple):
         ids: Tokens of the answer, without its end.
         refusal_logprob: Log-probability that it begins with the refusal, nats.
         refuses: Left to itself, the model would refuse.
-        question_logprob: Log-probability of the question's tokens, nats, where questions were given.
+        question_logprob_BQ: Log-probability of each of the question's tokens, nats, where questions were given.
     """
 
     ids: list[list[int]]
     refusal_logprob: list[float]
     refuses: list[bool]
-    question_logprob: list[float] | None = None
+    question_logprob_BQ: Tensor | None = None
 
 
 @torch.no_grad()
@@ -117,10 +117,7 @@ def decode(
         start = prefill(base, prompts, refusal, questions=questions)
     begun = start if may_refuse else start.answering(base.tokenizer)
     ids = _continue(base, begun, adapter, max_new_tokens)
-    asked = start.question_logprob_B
-    return Decoded(
-        ids, start.refusal_logprob_B.tolist(), start.refuses_B.tolist(), None if asked is None else asked.tolist()
-    )
+    return Decoded(ids, start.refusal_logprob_B.tolist(), start.refuses_B.tolist(), start.question_logprob_BQ)
 
 
 class _Answers:
