@@ -1,12 +1,16 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from models.base import FrozenBase
 from models.generation import continue_greedily, prefill
 from models.injection import attached
-from tests.models.tiny import tiny_base, tiny_network
+from tests.models.tiny import tiny_base, tiny_model, tiny_network, tiny_tokenizer
 from tests.training.bench.worlds import bank_of
 from training.bench.bank import taken
 from training.bench.systems.decoding import BatchLimits, _rows, batch_limits, batches, decode
+from training.bench.systems.replay import FixedStep, can_replay
 
 PROMPTS = [[5, 9, 11], [7, 8, 30, 31, 12, 9], [40], [5, 6]]
 
@@ -38,6 +42,54 @@ def test_answers_are_those_of_the_products_generation_though_rows_leave_the_batc
     decoded = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=12)
     assert decoded.ids == expected
     assert decoded.refusal_logprob == pytest.approx(logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("eager_steps", [1, 3])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_answers_are_the_same_in_steps_whose_tensors_keep_their_place(family, eager_steps, monkeypatch):
+    base = tiny_base(family)
+    bank = bank_of(base, tiny_network(base))
+    routed = bank.route(range(4))
+    bank.library.hold(routed)
+    adapter = bank.library.adapter(routed)
+    ending_apart(base, adapter, monkeypatch)
+    expected, _ = plain(base, PROMPTS, adapter, 12)
+    made = []
+
+    class Counted(FixedStep):
+        def __init__(self, *args, **room):
+            super().__init__(*args, **room)
+            made.append(len(self.next_B))
+
+    settings = {"FixedStep": Counted, "EAGER_STEPS": eager_steps, "FIXED_SHARE": 0.75, "FIXED_ROWS": 1}
+    for name, value in {**settings, "can_replay": lambda _: True}.items():
+        monkeypatch.setattr(f"training.bench.systems.decoding.{name}", value)
+    assert decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=12).ids == expected
+    assert len(made) > 1 and made[-1] < made[0], "no rows have left"
+
+
+def test_steps_are_recorded_on_gpus_alone_and_not_where_a_cache_slides():
+    bases = {family: tiny_base(family) for family in ("llama", "qwen3", "gemma2")}
+    assert not any(map(can_replay, bases.values()))
+    on_gpu = {name: SimpleNamespace(model=base.model, device=torch.device("cuda")) for name, base in bases.items()}
+    assert {name: can_replay(base) for name, base in on_gpu.items()} == {"llama": True, "qwen3": True, "gemma2": False}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_gpu_that_replays_its_steps_answers_as_one_that_does_not(family, monkeypatch):
+    base = FrozenBase(tiny_model(family).to("cuda"), tiny_tokenizer())
+    bank = bank_of(base, tiny_network(base).to("cuda"))
+    routed = bank.route(range(4))
+    bank.library.hold(routed)
+    adapter = bank.library.adapter(routed)
+    ending_apart(base, adapter, monkeypatch)
+    expected = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=40).ids
+    monkeypatch.setattr("training.bench.systems.decoding.EAGER_STEPS", 2)
+    monkeypatch.setattr("training.bench.systems.decoding.FIXED_ROWS", 1)
+    assert decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=40).ids == expected
+    monkeypatch.setattr("training.bench.systems.decoding.can_replay", lambda _: False)
+    assert decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=40).ids == expected
 
 
 def test_an_adapter_that_broadcasts_stays_while_rows_leave(monkeypatch):
