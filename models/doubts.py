@@ -36,15 +36,15 @@ def doubts(question: str, texts: Sequence[str]) -> tuple[float, float, float]:
     asked = _words(question)
     known = frozenset().union(*map(_bare_words, texts))
     missing = [word for word in asked if _bare(word) not in known]
-    names = {word for word in _names(question) if _bare(word) not in known}
+    unknown = {word for word in names(question) if _bare(word) not in known}
     own = {_bare(word) for word in asked}
     opposite = any(other in known and other not in own for word in missing for other in OPPOSITES.get(_bare(word), ()))
     stems = set(tokenize(question))
     nearest = max(texts, key=lambda text: len(stems & set(tokenize(text))))
-    return float(min(len(names), MAX_NAMES)), float(opposite), float(_negates(question) and not _negates(nearest))
+    return float(min(len(unknown), MAX_NAMES)), float(opposite), float(_negates(question) and not _negates(nearest))
 
 
-def _names(question: str) -> list[str]:
+def names(question: str) -> list[str]:
     """Return numbers and words with a capital, but for the first word of a sentence."""
     sentences = map(_words, _SENTENCE.split(question))
     named = (

@@ -29,7 +29,7 @@ from models.injection import ComposedAdapter, attached
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.presets import Preset
 from models.prompts import prompt_ids, refusal_ids
-from models.reading import bare_logprobs, gain_and_loss, refusal_of_each
+from models.reading import bare_logprobs, gain, refusal_of_each
 from models.reranker import CrossEncoder, find_reranker
 from models.router import AnswerabilityGate, atom_metadata, gate_features
 from models.shards import ragged
@@ -250,7 +250,7 @@ class Engine:
         """Read the prompt under an adapter, and score a refusal as its answer, and the question for the gate."""
         prompt, refusal = prompt_ids(self.base.tokenizer, question, context), refusal_ids(self.base.tokenizer)
         with attached(self.base, adapter):
-            asked = [question] if adapter is not None and self.gate.sees_lift else None
+            asked = [question] if adapter is not None and self.gate.sees_gain else None
             state = prefill(self.base, [prompt], refusal, questions=asked)
         return Started(
             question=question, start=state, adapter=adapter, refusal_logprob=float(state.refusal_logprob_B[0])
@@ -261,13 +261,13 @@ class Engine:
 
         A gate that looks at what the memory adds to the question has the base read it once more without a memory.
         """
-        lift = [0.0, 0.0]
-        if self.gate.sees_lift:
+        added = 0.0
+        if self.gate.sees_gain:
             bare = bare_logprobs(self.base, [started.question])
-            lift = gain_and_loss(started.start.question_logprob_BQ, bare)[0].tolist()
+            added = float(gain(started.start.question_logprob_BQ, bare)[0])
         # The best of those that were read, where any were: the others' scores are of before.
         best = max(routed.score[row] for row in routed.refusal or range(len(routed.score)))
-        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms, routed.doubts, lift)
+        looks_at = (best, routed.top_lexical, started.refusal_logprob, num_atoms, routed.doubts, added)
         return float(self.gate(gate_features(*(torch.tensor(x) for x in looks_at))))
 
     def finish(

@@ -66,19 +66,18 @@ def bare_logprobs(base: FrozenBase, questions: Sequence[str]) -> Tensor:
     return prefill(base, prompts, refusal_ids(base.tokenizer), questions=questions).question_logprob_BQ.cpu()
 
 
-def gain_and_loss(logprob_BQ: Tensor, bare: Sequence[Tensor]) -> Tensor:
-    """Return what a memory adds to the log-probabilities of a question's tokens and what it takes from others.
+def gain(logprob_BQ: Tensor, bare: Sequence[Tensor]) -> Tensor:
+    """Return what a memory adds to the log-probabilities of questions' tokens, `[B]` nats on the CPU.
+
+    Tokens that it makes less likely do not count: a memory of the right passage does so too, and as much.
 
     Args:
         logprob_BQ: Of each token under the memory, nats, right-aligned behind zeros.
         bare: Of each token under the base alone, `[Q]` a question, aligned alike behind any number of zeros.
-
-    Returns:
-        Sums over the tokens on the CPU, nats `[B, 2]`: of the differences above 0, and of those below.
     """
     width = logprob_BQ.shape[1]
     added_BQ = logprob_BQ.cpu() - torch.stack([F.pad(row, (width - len(row), 0)) for row in bare])
-    return torch.stack([added_BQ.clamp(min=0.0).sum(1), added_BQ.clamp(max=0.0).sum(1)], dim=1)
+    return added_BQ.clamp(min=0.0).sum(1)
 
 
 def _alone(factors: LoraFactors) -> LoraFactors:

@@ -23,8 +23,7 @@ INIT_LEXICAL = 14.0
 INIT_BIAS, INIT_LEXICAL_BIAS = -5.0, -9.0
 NUM_METADATA = 4
 MASKED_SCORE = -1e4
-# Places in the gate's features: of the logarithm of the bank's size, of the question's lift, and of its losses alone.
-SIZE, LIFT, LOSS = 3, 10, 11
+SIZE, GAIN = 3, 10  # places of the logarithm of the bank's size, and of the question's gain, in the gate's features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +175,8 @@ class AnswerabilityGate:
     def __call__(self, features_BF: Tensor) -> Tensor:
         """Return answerability in [0, 1] from features `[..., F]` as `gate_features` builds them.
 
-        The lift's gains and losses have a weight of at least 0 each, for that a memory expects a question never speaks
-        against an answer. A fit would have it so in the smallest banks, where all that is not answered are near misses.
+        The gain's weight is at least 0, for that a memory expects a question never speaks against an answer. A fit
+        would have it so in the smallest banks, where all that is not answered are near misses.
         """
         a = torch.tensor(self.coefficients, dtype=features_BF.dtype)
         s = torch.zeros_like(a)
@@ -186,14 +185,13 @@ class AnswerabilityGate:
         if self.largest is not None:
             features_BF[..., SIZE].clamp_(max=self.largest)
         weight_BF = a + features_BF[..., SIZE, None] * s
-        # The lift's weight is that of gains; losses, which count in both features, have the sum of both for theirs.
-        weight_BF[..., LIFT:] = F.pad(weight_BF[..., LIFT:].cumsum(-1).clamp(min=0.0), (1, 0)).diff()
+        weight_BF[..., GAIN:].clamp_(min=0.0)
         return torch.sigmoid((weight_BF * features_BF).sum(-1) + self.bias)
 
     @property
-    def sees_lift(self) -> bool:
-        """Whether it was fitted with the last features, which cost a pass of the base over the question."""
-        return len(self.coefficients) > LIFT
+    def sees_gain(self) -> bool:
+        """Whether it was fitted with the last feature, which costs a pass of the base over the question."""
+        return len(self.coefficients) > GAIN
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> AnswerabilityGate:
@@ -207,7 +205,7 @@ def gate_features(
     refusal_logprob: Tensor,
     num_atoms: Tensor,
     doubts_BD: Tensor,
-    lift_B2: Tensor,
+    gain: Tensor,
 ) -> Tensor:
     """Return what the gate looks at, `[..., F]` on the CPU in float32.
 
@@ -217,12 +215,11 @@ def gate_features(
         num_atoms: Atoms in the bank.
         doubts_BD: Mean log P(refusal) under each atom that the model has read alone, 0 where it read none; and what
             `models.doubts` finds in the atoms that were read, else selected; and `LexicalIndex.evidence`.
-        lift_B2: What the memory adds to the log-probability of the question itself, gains and losses of its tokens
-            apart (`models.reading.gain_and_loss`), nats. Their sum is the pointwise mutual information of memory and
-            question: a memory of something else expects the question no more than the base alone does. With a text in
-            the prompt it is what text and memory add; the gate was fitted without one.
+        gain: What the memory adds to the log-probabilities of those of the question's tokens that it makes likelier
+            (`models.reading.gain`), nats. A memory of something else expects none more than the base alone does. With a
+            text in the prompt it is what text and memory add; the gate was fitted without one.
     """
     size = num_atoms.float().clamp(min=1).log()
     # Between -0.1 and -0.01 nats lies less than between -2 and -1.9, which the logarithm alone would treat alike.
     columns = (best_score, top_lexical, refusal_logprob, size, *doubts_BD.unbind(-1), refusal_logprob.float().exp())
-    return torch.stack([c.float().cpu() for c in (*columns, lift_B2.sum(-1), lift_B2[..., 1])], dim=-1)
+    return torch.stack([c.float().cpu() for c in (*columns, gain)], dim=-1)

@@ -34,7 +34,10 @@ NUM_BANKS = 7  # kinds of bank that a question is asked of
 def calibrate(
     library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
-    """Fit the score in place and the gate behind it; `max_questions` is for what runs the language model.
+    """Fit the score in place and the gate behind it.
+
+    Args:
+        max_questions: For what runs the language model; the gate, whose signals are many, gets twice as many.
 
     Returns:
         The gate, and figures for the record.
@@ -42,7 +45,7 @@ def calibrate(
     scores = fit_scores(library, seed=seed)
     if library.network.router.spec.num_read:
         scores["reading"] = fit_reading(library, seed=seed, max_questions=max_questions, batch_size=batch_size)
-    gate, figures = fit_gate(library, seed=seed, max_questions=max_questions, batch_size=batch_size)
+    gate, figures = fit_gate(library, seed=seed, max_questions=2 * max_questions, batch_size=batch_size)
     return gate, {**figures, "scores": scores}
 
 

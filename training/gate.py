@@ -12,13 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.doubts import names
 from models.router import MASKED_SCORE, SIZE, AnswerabilityGate
 from training.banks import PASSAGE_K, Bank, banks_of, held_out_asks, near_misses
 from training.library import MAX_NEW_TOKENS, Ask, Library, Reply, RoutedAsks
 from training.metrics import auroc, token_f1
 
 F1_LOST = 0.01
-NEAR = ("off_atoms", "off_near", "off_altered")  # asked of the right passage
+MISSES = ("off_near", "off_altered")  # questions of their own, by people and by rules
+NEAR = ("off_atoms", *MISSES)  # asked of the right passage
+MIN_NAMED = 0.25  # of the questions; names are found where a language has capitals
 MIN_SIZE_RANGE = 1.0  # between the smallest and the largest kind of bank, to tell what size does
 
 
@@ -49,21 +52,26 @@ def fit_gate(
     for start in range(0, len(asks), batch_size):
         for name, asked in ask_banks(library, asks[start : start + batch_size], rng).items():
             parts[name].append(asked)
-    for name, by_people in (("off_near", True), ("off_altered", False)):
+    for name, by_people in zip(MISSES, (True, False), strict=True):
         misses = near_misses(library, by_people=by_people, seed=seed, limit=max_questions)
         for start in range(0, len(misses), batch_size):
             parts[name].append(ask_passages(library, misses[start : start + batch_size]))
+    named_Q = torch.tensor([bool(names(ask.question.question)) for ask in asks])
     gate, figures = fit_to(
         {name: torch.cat([a.features for a in part]) for name, part in parts.items()},
         {name: [x for a in part for x in a.f1] for name, part in parts.items()},
+        named_Q if named_Q.float().mean() >= MIN_NAMED else None,
     )
-    return gate, {"questions": len(asks), "atoms": len(library.atoms), **figures}
+    return gate, {"questions": len(asks), "named": int(named_Q.sum()), "atoms": len(library.atoms), **figures}
 
 
 def fit_to(
-    features: Mapping[str, Tensor], f1: Mapping[str, Sequence[float]]
+    features: Mapping[str, Tensor], f1: Mapping[str, Sequence[float]], named_Q: Tensor | None = None
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
     """Fit logistic regression, answerable against not, and set its threshold.
+
+    "What did he say?" belongs to any bank: only questions that name something teach the weights what a stranger is. But
+    nobody wants the others refused, so the threshold counts them.
 
     Kinds of bank without the answer count as much as those with it, and half of that is for near misses. The threshold
     is the highest that costs at most one point of F1 in each bank that can answer, after the weight of the bank's size
@@ -72,13 +80,16 @@ def fit_to(
     Args:
         features: By kind of bank, what the gate sees of each question, `[B, F]`.
         f1: By kind that can answer, F1 of each question's answer.
+        named_Q: Which questions name something, of those that all kinds of bank but near misses share; None takes all.
 
     Returns:
         The gate, and figures for the record.
     """
     # A bank that holds nothing is refused anyway, and its score is no score.
-    features = {name: x[x[:, 0] > MASKED_SCORE / 2] for name, x in features.items()}
-    features = {name: x for name, x in features.items() if len(x)}
+    held = {name: x[:, 0] > MASKED_SCORE / 2 for name, x in features.items()}
+    shared = {} if named_Q is None else {name: named_Q for name in features if name not in MISSES}
+    teaching = {name: x[held[name] & shared.get(name, held[name])] for name, x in features.items()}
+    features = {name: x[held[name]] for name, x in features.items() if len(teaching[name])}
     own = [name for name in features if not name.startswith("off_")]
     # Each kind without the answer is held against the one with it that it comes from.
     off = {name: "passage" if name in NEAR else name.removeprefix("off_") for name in features if name not in own}
@@ -89,7 +100,7 @@ def fit_to(
     if max(size.values()) - min(size.values()) < MIN_SIZE_RANGE:
         size = dict.fromkeys(size, torch.zeros(()))  # nothing to learn from
     gate = _logistic(
-        [(features[name], size[name], y, share / len(names)) for y, share, names in groups for name in names]
+        [(teaching[name], size[name], y, share / len(kinds)) for y, share, kinds in groups for name in kinds]
     )
     gate = _evened(gate, [features[name] for name in own], [f1[name] for name in own])
     scores = {name: gate(x).tolist() for name, x in features.items()}
@@ -156,8 +167,8 @@ def _read(library: Library, asks: Sequence[Ask], bank: Bank, routed: RoutedAsks)
 
 def judged(routed: RoutedAsks, replies: Sequence[Reply]) -> Tensor:
     """Return what the gate looks at, `[B, F]`, of replies under a composed memory."""
-    refusal_B, lift_B2 = (torch.tensor(x) for x in ([r.refusal_logprob for r in replies], [r.lift for r in replies]))
-    return routed.gate_features(refusal_B, lift_B2)
+    refusal_B, gain_B = (torch.tensor(x) for x in ([r.refusal_logprob for r in replies], [r.gain for r in replies]))
+    return routed.gate_features(refusal_B, gain_B)
 
 
 def _logistic(kinds: Sequence[tuple[Tensor, Tensor, bool, float]]) -> AnswerabilityGate:

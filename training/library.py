@@ -24,7 +24,7 @@ from models.lexical import LexicalIndex, best_rows
 from models.microkv import AtomSlots, latent_slots, pad_entry, token_slots
 from models.network import MemoryNetwork
 from models.prompts import all_prompt_ids, refusal_ids
-from models.reading import READ_PAIRS, bare_logprobs, gain_and_loss, pairs_at_once, refusal_of_each
+from models.reading import READ_PAIRS, bare_logprobs, gain, pairs_at_once, refusal_of_each
 from models.router import MASKED_SCORE, atom_metadata, gate_features
 from models.stored_states import as_stored
 
@@ -75,10 +75,10 @@ class RoutedAsks:
     num_atoms_B: Tensor
     doubts_BD: Tensor
 
-    def gate_features(self, refusal_logprob_B: Tensor, lift_B2: Tensor) -> Tensor:
+    def gate_features(self, refusal_logprob_B: Tensor, gain_B: Tensor) -> Tensor:
         """Return what the gate looks at, given what the composed memory makes of refusal and question, nats."""
         routed = (self.best_score_B, self.top_lexical_B, refusal_logprob_B, self.num_atoms_B, self.doubts_BD)
-        return gate_features(*routed, lift_B2)
+        return gate_features(*routed, gain_B)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +87,13 @@ class Reply:
 
     Args:
         refusal_logprob: Log-probability that its answer begins with the refusal, nats.
-        lift: What the memory adds to the log-probabilities of the question's tokens, and what it takes from others,
-            nats; 0 without one.
+        gain: What the memory adds to the log-probabilities of the question's tokens, nats; 0 without one.
         overruled: It would have refused, and was kept from it.
     """
 
     text: str
     refusal_logprob: float
-    lift: tuple[float, float] = (0.0, 0.0)
+    gain: float = 0.0
     overruled: bool = False
 
 
@@ -384,16 +383,16 @@ class Library:
             )
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
         logprobs, refuses = start.refusal_logprob_B.tolist(), start.refuses_B.tolist()
-        lifts = self.lifts(questions, start.question_logprob_BQ).tolist() if questions else [(0.0, 0.0)] * len(asks)
+        gains = self.gains(questions, start.question_logprob_BQ).tolist() if questions else [0.0] * len(asks)
         return [
-            Reply(text=text.strip(), refusal_logprob=logprob, lift=tuple(lift), overruled=refused and not may_refuse)
-            for text, logprob, lift, refused in zip(texts, logprobs, lifts, refuses, strict=True)
+            Reply(text=text.strip(), refusal_logprob=logprob, gain=added, overruled=refused and not may_refuse)
+            for text, logprob, added, refused in zip(texts, logprobs, gains, refuses, strict=True)
         ]
 
-    def lifts(self, questions: Sequence[str], logprob_BQ: Tensor) -> Tensor:
-        """Return what a memory adds to and takes from log P of questions, nats `[B, 2]`; the base is asked once."""
+    def gains(self, questions: Sequence[str], logprob_BQ: Tensor) -> Tensor:
+        """Return what a memory adds to log P of the questions' tokens, nats `[B]`; the base is asked once."""
         new = [text for text in dict.fromkeys(questions) if text not in self._bare]
         for begin in range(0, len(new), READ_PAIRS):
             some = new[begin : begin + READ_PAIRS]
             self._bare.update(zip(some, bare_logprobs(self.base, some), strict=True))
-        return gain_and_loss(logprob_BQ, [self._bare[text] for text in questions])
+        return gain(logprob_BQ, [self._bare[text] for text in questions])

@@ -1,4 +1,4 @@
-"""Reading: each candidate's refusal is that of a memory of it alone; what a memory adds to a question, and takes."""
+"""Reading: each candidate's refusal is that of a memory of it alone; what a memory adds to a question."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from models.generation import prefill
 from models.injection import attached
 from models.microkv import latent_slots, pad_entry, token_slots
 from models.prompts import prompt_ids, refusal_ids
-from models.reading import bare_logprobs, gain_and_loss, refusal_of_each
+from models.reading import bare_logprobs, gain, refusal_of_each
 from tests.models.tiny import FAMILIES, tiny_base, tiny_network, tiny_spec
 
 ATOMS = ["Otters live in lake Tor.", "Mayor Ilse Kant rules Marn.", "Hens sleep."]
@@ -62,17 +62,18 @@ def test_pairs_read_together_refuse_as_each_alone(family: str, source: str) -> N
     assert abs(together[0] - together[1]) > 1e-3  # the same question under another atom
 
 
-def test_gains_and_losses_are_summed_apart_whatever_the_width_of_the_batches() -> None:
+def test_a_gain_is_that_of_the_likelier_tokens_whatever_the_width_of_the_batches() -> None:
     under_BQ = torch.tensor([[-1.0, -2.0, -4.0], [0.0, -3.0, -0.5]])
     bare = [torch.tensor([0.0, -3.0, -1.5, -4.5]), torch.tensor([-1.0, -1.0])]
     # -1 + 3 = 2, -2 + 1.5 = -0.5, -4 + 4.5 = 0.5; and a question of two tokens: -3 + 1 = -2, -0.5 + 1 = 0.5
-    assert gain_and_loss(under_BQ, bare).tolist() == [[2.5, -0.5], [0.5, -2.0]]
-    assert gain_and_loss(under_BQ, list(under_BQ)).tolist() == [[0.0, 0.0]] * 2
+    assert gain(under_BQ, bare).tolist() == [2.5, 0.5]
+    assert gain(under_BQ, list(under_BQ)).tolist() == [0.0, 0.0]
 
 
 def test_the_bare_base_scores_questions_together_as_each_alone() -> None:
     base, questions = tiny_base(FAMILIES[0]), [question for question, _ in PAIRS[1:]]
     together = bare_logprobs(base, questions)
     alone = [bare_logprobs(base, [question])[0] for question in questions]
-    assert_close(gain_and_loss(together, alone), torch.zeros(2, 2), atol=1e-4, rtol=0)
+    for row, expected in zip(together, alone, strict=True):
+        assert_close(row[len(row) - len(expected) :], expected, atol=1e-4, rtol=0)
     assert together.shape == (2, len(alone[1])) and len(alone[0]) < len(alone[1])

@@ -147,7 +147,7 @@ def test_metadata_comes_from_the_atom_alone() -> None:
 
 def test_the_gate_is_a_logistic_of_its_signals_as_far_as_it_was_fitted_with_them() -> None:
     gate = AnswerabilityGate(coefficients=(4.0, 2.0, -0.5, -0.25), bias=-1.0)
-    signals = [torch.tensor(x) for x in (0.5, 0.25, -3.0, math.e**2, (-2.0, 1.0, 0.0, 1.0), (0.75, -0.25))]
+    signals = [torch.tensor(x) for x in (0.5, 0.25, -3.0, math.e**2, (-2.0, 1.0, 0.0, 1.0), 0.5)]
     # 4 * 0.5 + 2 * 0.25 + 0.5 * 3 - 0.25 * ln(e^2) - 1 = 2.5; sigmoid(2.5) = 0.92414
     assert gate(gate_features(*signals)).item() == pytest.approx(0.92414, abs=1e-5)
     # Doubts count for a gate that was fitted with them: 2.5 + 0.25 * 2 - 1 * 1 + 0 - 2 * 1 = 0.
@@ -156,31 +156,17 @@ def test_the_gate_is_a_logistic_of_its_signals_as_far_as_it_was_fitted_with_them
     # The next is the probability of the refusal itself, e^-3.
     likely = replace(doubting, coefficients=(*doubting.coefficients, math.e**3 * math.log(3)))
     assert likely(gate_features(*signals)).item() == pytest.approx(0.75)
-    # The next is what the memory adds to the question in all: ln(3) + (0.75 - 0.25) * 2 * ln(3) = ln(9).
-    lifted = replace(likely, coefficients=(*likely.coefficients, 2 * math.log(3)))
-    assert lifted(gate_features(*signals)).item() == pytest.approx(0.9)
-    # The last is what it takes from some tokens: ln(9) - 0.25 * 4 * ln(3) = ln(3).
-    lossy = replace(lifted, coefficients=(*lifted.coefficients, 4 * math.log(3)))
-    assert lossy(gate_features(*signals)).item() == pytest.approx(0.75)
+    # The last is what the memory adds to the question: ln(3) + 0.5 * 2 * ln(3) = ln(9).
+    gaining = replace(likely, coefficients=(*likely.coefficients, 2 * math.log(3)))
+    assert gaining(gate_features(*signals)).item() == pytest.approx(0.9)
 
 
 def test_that_a_memory_expects_a_question_never_speaks_against_an_answer() -> None:
-    def sure(num_atoms: float, gain: float, loss: float) -> float:
-        signals = [torch.tensor(x) for x in (0.0, 0.0, 0.0, num_atoms, (0.0,) * 5, (gain, loss))]
+    def sure(num_atoms: float, gain: float) -> float:
+        signals = [torch.tensor(x) for x in (0.0, 0.0, 0.0, num_atoms, (0.0,) * 5, gain)]
         return gate(gate_features(*signals)).item()
 
-    def sigmoid(logit: float) -> object:
-        return pytest.approx(1 / (1 + math.exp(-logit)))
-
-    # The lift's weight is -1 + ln(atoms): below 0 in banks of one or two atoms, ln(3) - 1 in one of three.
+    # The gain's weight is -1 + ln(atoms): below 0 in banks of one or two atoms, ln(3) - 1 in one of three.
     gate = AnswerabilityGate(coefficients=(0.0,) * 10 + (-1.0,), slopes=(0.0,) * 10 + (1.0,))
-    assert sure(1, 5.0, 0.0) == sure(2, 5.0, -1.0) == sure(1, 1.0, -5.0) == pytest.approx(0.5)
-    assert sure(3, 2.0, -0.5) == sigmoid(1.5 * (math.log(3) - 1))
-    # Gains' weight is the same, that of losses 0.5 less: below 0 in a bank of four.
-    gate = replace(gate, coefficients=(*gate.coefficients, -0.5), slopes=(*gate.slopes, 0.0))
-    assert sure(2, 5.0, -3.0) == pytest.approx(0.5)
-    assert sure(4, 2.0, -1.0) == sure(4, 2.0, -9.0) == sigmoid(2 * (math.log(4) - 1))
-    assert sure(5, 2.0, -1.0) == sigmoid(2 * (math.log(5) - 1) - (math.log(5) - 1.5))
-    # Here it is 2.5 more, and counts as fitted where that of gains would be below 0: 1.5 in a bank of one.
-    gate = replace(gate, coefficients=(*gate.coefficients[:-1], 2.5))
-    assert sure(1, 5.0, -1.0) == sigmoid(-1.5)
+    assert sure(1, 5.0) == sure(2, 5.0) == sure(1, 1.0) == pytest.approx(0.5)
+    assert sure(3, 1.5) == pytest.approx(1 / (1 + math.exp(-1.5 * (math.log(3) - 1))))

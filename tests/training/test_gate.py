@@ -79,6 +79,34 @@ def test_a_feature_that_says_nothing_gets_no_weight(monkeypatch):
     assert gate.coefficients[1:] == pytest.approx((0.0, 0.0, 0.0), abs=1e-3)
 
 
+def test_what_names_nothing_teaches_no_weight_but_is_not_refused_for_that():
+    generator = torch.Generator().manual_seed(0)
+    named_Q = torch.arange(200) % 2 == 0
+
+    def kind(score):  # of a question that names nothing, the same in every bank
+        features = torch.randn(200, 4, generator=generator) * torch.tensor([0.3, 0.0, 0.0, 0.0])
+        return features + torch.tensor([1.0, 0.0, 0.0, 2.0]) * torch.where(named_Q, score, 0.0)[:, None]
+
+    banks = {"passage": kind(2.0), "off_passage": kind(0.5)}
+    f1 = {"passage": [0.5] * 200}
+    fits = {name: fit_to(banks, f1, named)[0] for name, named in (("named", named_Q), ("all", None))}
+    assert fits["named"].coefficients[0] > 2 * fits["all"].coefficients[0] > 0
+    scores = fits["named"](banks["passage"])
+    lost = (scores < fits["named"].threshold).float().mean() * 0.5
+    assert 0 < lost <= 0.01 and fits["named"].threshold < scores[named_Q].min()
+
+
+def test_where_few_questions_name_anything_all_of_them_teach(monkeypatch):
+    taught = []
+    monkeypatch.setattr(training.gate, "ask_banks", clusters(1.0))
+    monkeypatch.setattr(training.gate, "fit_to", lambda *given: (taught.append(given[2]), (None, {}))[1])
+    library = library_of(colours(8))
+    for found in (["Marn"], []):
+        monkeypatch.setattr(training.gate, "names", lambda _, found=found: found)
+        fit_gate(library)
+    assert taught[0].all() and taught[1] is None
+
+
 def test_one_threshold_costs_the_same_in_small_banks_and_large_ones():
     generator = torch.Generator().manual_seed(0)
 

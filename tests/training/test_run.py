@@ -17,7 +17,7 @@ from models.config import MemoryConfig
 from models.errors import BaseModelError, CheckpointError, ConfigError
 from models.memory import DocumentMemory
 from models.presets import load_preset
-from models.router import LOSS
+from models.router import GAIN
 from tests.models.tiny import FAMILIES, tiny_network
 from tests.models.worlds import SPECS, TOWN, base_folder, write_preset
 from tests.training.samples import colours, river_and_town
@@ -119,7 +119,7 @@ def test_the_gate_in_the_checkpoint_is_the_fitted_one(tmp_path):
     events = []
     meta = read_meta(train(request_for(tmp_path, "qwen3", "d2a"), on_event=events.append))
     fitted = next(e for e in events if e["event"] == "gate")
-    assert meta.gate["threshold"] == fitted["threshold"] and len(meta.gate["coefficients"]) == LOSS + 1
+    assert meta.gate["threshold"] == fitted["threshold"] and len(meta.gate["coefficients"]) == GAIN + 1
     assert meta.training["gate"]["questions"] == 2  # one in each held-out passage
 
 

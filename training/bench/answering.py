@@ -113,7 +113,7 @@ class Answerer:
                 may_refuse=given.may_refuse,
                 questions=questions if is_judged else None,
             )
-            lift_B2 = bank.library.lifts(questions, decoded.question_logprob_BQ) if is_judged else None
+            gain_B = bank.library.gains(questions, decoded.question_logprob_BQ) if is_judged else None
         except Exception as error:
             if len(places) == 1:
                 return {places[0]: _failed(error)}
@@ -121,7 +121,7 @@ class Answerer:
             if isinstance(error, torch.OutOfMemoryError):
                 size = (len(places) + 1) // 2
         else:
-            return self._replies(bank, rows, given, places, decoded, lift_B2)
+            return self._replies(bank, rows, given, places, decoded, gain_B)
         # Outside of the handler, whose traceback would keep the batch's tensors.
         logger.warning("a batch of %d failed, retrying by %d", len(places), size)
         if torch.cuda.is_available():
@@ -138,12 +138,12 @@ class Answerer:
         given: Given,
         places: Sequence[int],
         decoded: Decoded,
-        lift_B2: Tensor | None,
+        gain_B: Tensor | None,
     ) -> dict[int, Reply]:
         """Put a batch's answers beside what the gate and the routing say of them; one copy from the device for all.
 
         Args:
-            lift_B2: Gains and losses of the questions, nats, where the gate judges them.
+            gain_B: Of the questions, nats, where the gate judges them.
         """
         texts = self.base.tokenizer.batch_decode(decoded.ids, skip_special_tokens=True)
         nothing = [None] * len(places)
@@ -151,8 +151,8 @@ class Answerer:
         if given.routed is not None:
             routed = taken(given.routed, places)
             ranks = _gold_ranks(routed, [bank.asks[rows[place]].gold for place in places])
-            if lift_B2 is not None:
-                sure = self.gate(routed.gate_features(torch.tensor(decoded.refusal_logprob), lift_B2)).tolist()
+            if gain_B is not None:
+                sure = self.gate(routed.gate_features(torch.tensor(decoded.refusal_logprob), gain_B)).tolist()
         found = zip(places, texts, decoded.refusal_logprob, decoded.refuses, sure, ranks, strict=True)
         return {
             place: Reply(

@@ -5,7 +5,7 @@ import torch
 
 from models.base import FrozenBase
 from models.generation import continue_greedily, prefill
-from models.injection import attached
+from models.injection import ComposedAdapter, LayerPrefix, attached
 from tests.models.tiny import tiny_base, tiny_model, tiny_network, tiny_tokenizer
 from tests.training.bench.worlds import bank_of
 from training.bench.bank import taken
@@ -79,10 +79,9 @@ def test_steps_are_recorded_on_gpus_alone_and_not_where_a_cache_slides():
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_gpu_that_replays_its_steps_answers_as_one_that_does_not(family, monkeypatch):
     base = FrozenBase(tiny_model(family).to("cuda"), tiny_tokenizer())
-    bank = bank_of(base, tiny_network(base).to("cuda"))
-    routed = bank.route(range(4))
-    bank.library.hold(routed)
-    adapter = bank.library.adapter(routed)
+    key, value = torch.randn(2, len(PROMPTS), 2, 3, 16, generator=torch.Generator().manual_seed(0)).to("cuda")
+    slots = LayerPrefix(key_BHSF=key, value_BHSF=value, bias_BS=torch.zeros(len(PROMPTS), 3, device="cuda"))
+    adapter = ComposedAdapter(prefix={4: slots, 5: slots})
     ending_apart(base, adapter, monkeypatch)
     expected = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=40).ids
     monkeypatch.setattr("training.bench.systems.decoding.EAGER_STEPS", 2)

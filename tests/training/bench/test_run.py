@@ -214,7 +214,7 @@ def test_the_gates_refusal_keeps_what_the_model_says(tmp_path):
 
 def test_the_gate_of_the_benchmark_sees_what_that_of_the_product_sees(tmp_path, monkeypatch):
     """With what the memory adds to each question, also where a batch did not fit and was halved."""
-    coefficients = [0.5, 1.0, 0.1, 0.0, 0.1, -0.2, -0.2, -0.2, -0.1, 0.3, 0.7, -0.4]
+    coefficients = [0.5, 1.0, 0.1, 0.0, 0.1, -0.2, -0.2, -0.2, -0.1, 0.3, 0.7]
     gate = {"coefficients": coefficients, "bias": -0.5, "threshold": 0.0}
     checkpoint = write_checkpoint(tmp_path / "checkpoint", "llama", gate=gate)
     decode, banks = training.bench.answering.decode, []
@@ -224,13 +224,13 @@ def test_the_gate_of_the_benchmark_sees_what_that_of_the_product_sees(tmp_path, 
             raise torch.OutOfMemoryError("out of memory")
         return decode(base, prompts, adapter, **more)
 
-    def lifts(library, *given, compute=Library.lifts):
+    def gains(library, *given, compute=Library.gains):
         banks.append(library)
         return compute(library, *given)
 
     monkeypatch.setattr(training.bench.answering, "decode", two_at_most)
     monkeypatch.setattr(training.bench.run, "CPU_CHUNK", 5)
-    monkeypatch.setattr(Library, "lifts", lifts)
+    monkeypatch.setattr(Library, "gains", gains)
     out, _ = run(tmp_path, checkpoint=checkpoint, systems=("doc2atom",))
     assert len(banks) == 3
     library = banks[0]
