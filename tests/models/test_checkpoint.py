@@ -131,10 +131,10 @@ def test_weights_that_do_not_fit_are_refused(damage: str, folder: Path, base: Fr
         load_network(folder, base)
 
 
-@pytest.mark.parametrize(("version", "hint"), [(3, "Update d2a"), (1, "Fetch or train it again")])
+@pytest.mark.parametrize(("version", "hint"), [(4, "Update d2a"), (2, "Fetch or train it again")])
 def test_another_format_is_refused(folder: Path, version: int, hint: str) -> None:
     _edit(folder, format_version=version)
-    with pytest.raises(CheckpointError, match=f"has format {version}, this d2a reads 2. {hint}"):
+    with pytest.raises(CheckpointError, match=f"has format {version}, this d2a reads 3. {hint}"):
         read_meta(folder)
 
 

@@ -206,8 +206,8 @@ def test_a_bank_that_holds_nothing_is_read_and_doubted_without_a_number_going_mi
     nothing = Candidates(*(np.empty(0, dtype=kind) for kind in (np.int64, np.float32, np.float32)))
     for first in (library.passage_candidates(asks[0]), nothing):
         routed = library.route(library.query_keys(asks), [first, nothing], top_k=2, num_atoms=[3, 0], asks=asks)
-        features = routed.gate_features(torch.tensor([-1.0, -1.0]), torch.tensor([[0.5, 0.0], [0.5, -0.25]]))
-        assert features.isfinite().all() and features[1, 4:-3].tolist() == [0.0] * 5
+        features = routed.gate_features(torch.tensor([-1.0, -1.0]), torch.tensor([0.5, 0.5]))
+        assert features.isfinite().all() and features[1, 4:-2].tolist() == [0.0] * 5
 
 
 def test_what_the_model_reads_moves_the_best_candidates_and_leaves_out_the_others():
