@@ -114,15 +114,15 @@ def _memory_attention(inner: str) -> Callable[..., tuple[Tensor, Tensor | None]]
             return _function(inner, module)(module, query, key, value, attention_mask, **kwargs)
         batch, prefix = query.shape[0], written.prefix
         window = kwargs.pop("sliding_window", None)
+        usable = inner
+        if inner == "flash_attention_2":  # it takes no additive mask, and sdpa takes no soft cap
+            usable = "sdpa" if kwargs.get("softcap") is None else "eager"
         is_whole = attention_mask is None and window is None and 1 < query.shape[2] == key.shape[2]
-        if is_whole and inner == "sdpa" and query.is_cuda:
+        if is_whole and usable == "sdpa" and query.is_cuda and query.dtype != torch.float32:
             return _causal(query, key, value, prefix, scaling=kwargs["scaling"]), None
         mask = written.masks.extended(prefix.bias_BS, attention_mask, query, key, window=window)
         key = torch.cat([prefix.key_BHSF.expand(batch, -1, -1, -1), key], dim=2)
         value = torch.cat([prefix.value_BHSF.expand(batch, -1, -1, -1), value], dim=2)
-        usable = inner
-        if inner == "flash_attention_2":  # it takes no additive mask, and sdpa takes no soft cap
-            usable = "sdpa" if kwargs.get("softcap") is None else "eager"
         return _function(usable, module)(module, query, key, value, mask, **kwargs)
 
     return forward

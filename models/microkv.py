@@ -52,13 +52,13 @@ def token_slots(base: FrozenBase, compiler: MemoryCompiler, x_USD: Tensor, lengt
     Returns:
         Slots padded like `x_USD`.
     """
-    return slots_from_inputs(base, compiler, layer_inputs(base, compiler.spec, x_USD, lengths_U), lengths_U)
+    return slots_from_inputs(base, compiler, layer_inputs(base, compiler.spec, x_USD), lengths_U)
 
 
-def layer_inputs(base: FrozenBase, spec: MemorySpec, x_USD: Tensor, lengths_U: Tensor) -> Tensor:
+def layer_inputs(base: FrozenBase, spec: MemorySpec, x_USD: Tensor) -> Tensor:
     """Return what enters the attention of every memory layer, normed, at the atoms' own positions, `[M, U, S, D]`.
 
-    It needs nothing that is trained. The arguments are those of `token_slots`.
+    It needs nothing that is trained. States are those of `token_slots`.
     """
     layers = range(base.num_layers - spec.num_memory_layers, base.num_layers)
     if spec.kv.depth == "entry":

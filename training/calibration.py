@@ -1,6 +1,6 @@
 """What is fitted after training, on held-out passages and banks of all sizes: the fused score, then the gate.
 
-    python -m training.calibration --data build/data --checkpoint DIR --questions 256
+    python -m training.calibration --data build/data --checkpoint DIR --questions 512
 
 fits both anew for a finished checkpoint, on the passages that its run held out, and writes them there.
 
@@ -32,20 +32,20 @@ NUM_BANKS = 7  # kinds of bank that a question is asked of
 
 
 def calibrate(
-    library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128
+    library: Library, *, seed: int = 0, max_questions: int = 2048, batch_size: int = 128
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
     """Fit the score in place and the gate behind it.
 
     Args:
-        max_questions: For what runs the language model; the gate, whose signals are many, gets twice as many.
+        max_questions: For the gate, whose signals are many; what reading adds is a single weight and gets half of them.
 
     Returns:
         The gate, and figures for the record.
     """
     scores = fit_scores(library, seed=seed)
     if library.network.router.spec.num_read:
-        scores["reading"] = fit_reading(library, seed=seed, max_questions=max_questions, batch_size=batch_size)
-    gate, figures = fit_gate(library, seed=seed, max_questions=2 * max_questions, batch_size=batch_size)
+        scores["reading"] = fit_reading(library, seed=seed, max_questions=max_questions // 2, batch_size=batch_size)
+    gate, figures = fit_gate(library, seed=seed, max_questions=max_questions, batch_size=batch_size)
     return gate, {**figures, "scores": scores}
 
 
@@ -203,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--questions", type=int, default=1024)
+    parser.add_argument("--questions", type=int, default=2048, help="that the gate is fitted on, at most")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--temperature", type=float)
     parser.add_argument("--gate-alone", action="store_true", help="leave the router's scores as they are")

@@ -34,7 +34,7 @@ class Asked:
 
 
 def fit_gate(
-    library: Library, *, seed: int = 0, max_questions: int = 1024, batch_size: int = 128
+    library: Library, *, seed: int = 0, max_questions: int = 2048, batch_size: int = 128
 ) -> tuple[AnswerabilityGate, dict[str, Any]]:
     """Ask held-out questions of banks of all kinds, and fit the gate on what it sees of them.
 

@@ -115,7 +115,7 @@ def test_cached_features_equal_those_of_single_texts(family, layers):
         torch.testing.assert_close(cache.atom_pooled(torch.tensor([row])), alone.pooled_ND)
         inputs_MUSD, length = cache.atom_inputs(torch.tensor([row]))
         assert int(length[0]) == min(len(ATOMS[row]), spec.max_atom_tokens)
-        torch.testing.assert_close(inputs_MUSD, layer_inputs(base, spec, *pad_entry(base, alone.entry)))
+        torch.testing.assert_close(inputs_MUSD, layer_inputs(base, spec, pad_entry(base, alone.entry)[0]))
         question = text_features(base, spec, [QUESTIONS[row % 6]], with_entry=False)
         torch.testing.assert_close(cache.question_pooled(torch.tensor([row % 6])), question.pooled_ND)
 
@@ -125,7 +125,7 @@ def test_features_hold_wherever_the_encoder_ends(num_encoder_layers):
     base, spec = base_of("qwen3"), tiny_spec(num_encoder_layers=num_encoder_layers)
     cache, alone = cache_of(base, spec, RECORDS), text_features(base, spec, ATOMS, with_entry=True)
     torch.testing.assert_close(cache.atom_pooled_ND, alone.pooled_ND)
-    inputs_MUSD = layer_inputs(base, spec, *pad_entry(base, [alone.entry[2]]))
+    inputs_MUSD = layer_inputs(base, spec, pad_entry(base, [alone.entry[2]])[0])
     torch.testing.assert_close(cache.atom_inputs(torch.tensor([2]))[0], inputs_MUSD)
 
 

@@ -230,7 +230,7 @@ def _fill_atoms(tensors: dict[str, Tensor], live: LiveFeatures) -> None:
         if with_entry:
             state = entry_USD
             if keeps_layers(live.spec, live.config):
-                state = layer_inputs(live.base, live.spec, entry_USD, mask_US.sum(1)).permute(1, 2, 0, 3)
+                state = layer_inputs(live.base, live.spec, entry_USD).permute(1, 2, 0, 3)
             _put(tensors["atom_state"], live.tokens.atom.places(rows), state[mask_US])
 
 

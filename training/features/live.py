@@ -85,7 +85,7 @@ class LiveFeatures:
             _, part_VSD, _ = self.encode(self.tokens.atom, row_U[chunk], with_entry=True)
             entry_USD[chunk.to(self.base.device), : part_VSD.shape[1]] = part_VSD
         length_U = length_U.to(self.base.device)
-        return layer_inputs(self.base, self.spec, entry_USD, length_U), length_U
+        return layer_inputs(self.base, self.spec, entry_USD), length_U
 
     def target_rows(self, question_B: Tensor, refuse_B: Tensor) -> Tensor:
         """Return the target rows of some questions, the refusal's where `refuse_B`."""

@@ -6,6 +6,9 @@ longer than the GPU: for the last few answers of a batch, ten times as long.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,9 +18,16 @@ from models.base import FrozenBase
 
 
 def can_replay(base: FrozenBase) -> bool:
-    """Return whether steps of this base can be recorded: on a GPU, where no layer's cache slides."""
+    """Return whether its steps can be recorded: on a GPU, under sdpa's masks, where no layer's cache slides."""
     kinds = getattr(base.model.config, "layer_types", None) or ()
-    return base.device.type == "cuda" and all(kind == "full_attention" for kind in kinds)
+    slides = any(kind != "full_attention" for kind in kinds)
+    return base.device.type == "cuda" and base.attention == "sdpa" and not slides
+
+
+@lru_cache(maxsize=8)
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream that all steps are recorded on, so that they share the memory it keeps."""
+    return torch.cuda.Stream(device)
 
 
 class FixedStep:
@@ -32,7 +42,7 @@ class FixedStep:
 
     def __init__(self, base: FrozenBase, mask_BL: Tensor, cache: DynamicCache, next_B: Tensor, *, room: int) -> None:
         self.base, self.length = base, mask_BL.shape[1]
-        total = 8 * -(-(self.length + room) // 8)  # a mask of another width is copied at every layer
+        total = 8 * -(-(self.length + room) // 8)  # attention copies a mask of another width
         self.mask_BL = F.pad(mask_BL, (0, total - self.length))
         self.next_B = next_B.clone()
         self.cache = StaticCache(config=base.model.config, max_cache_len=total)
@@ -62,7 +72,7 @@ class FixedStep:
 
     def _record(self) -> None:
         """Take a step on a stream of its own, which sets up what cannot be recorded, and record the next."""
-        stream = torch.cuda.Stream()
+        stream = _stream(self.base.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self._step()
@@ -70,8 +80,11 @@ class FixedStep:
             self._graph.capture_begin()
             try:
                 self._step()
-            finally:
-                self._graph.capture_end()
+            except BaseException:  # that of the step is told, for one that is out of memory is taken again by halves
+                with suppress(RuntimeError):
+                    self._graph.capture_end()
+                raise
+            self._graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
 
     def _step(self) -> None:
