@@ -63,7 +63,7 @@ class FeatureCache:
     def atom_inputs(self, row_U: Tensor) -> tuple[Tensor, Tensor]:
         """Return what enters the attention of every memory layer, `[M, U, S, D]`, and the lengths `[U]`."""
         state, length_U = self._atoms.padded(row_U)
-        inputs_MUSD = state.permute(2, 0, 1, 3) if state.dim() == 4 else self._to_inputs(state, length_U)
+        inputs_MUSD = state.permute(2, 0, 1, 3) if state.dim() == 4 else self._to_inputs(state)
         return inputs_MUSD, length_U
 
     def target_rows(self, question_B: Tensor, refuse_B: Tensor) -> Tensor:

@@ -60,6 +60,13 @@ def test_a_part_of_routing_within_the_limit_proves_nothing_and_beyond_it_does():
     assert row(judged({"questions": {"banks": [bank(10**5)]}}, exact_memory=True), name)["value"] is None
 
 
+def test_the_parts_that_are_asked_for_divide_the_time():
+    whole = EfficiencyRequest(model="smollm2", budget_s=80.0)
+    assert sum(map(whole.share_s, ("compile", "d2l", "questions", "generation", "store"))) == pytest.approx(80.0)
+    alone = EfficiencyRequest(model="smollm2", budget_s=80.0, parts=("generation", "product"))
+    assert (alone.share_s("generation"), alone.share_s("product")) == (80.0, 40.0)
+
+
 def test_a_request_that_cannot_be_is_refused():
     with pytest.raises(ConfigError, match=r"parts must be some of compile, .*, got 'speed'"):
         EfficiencyRequest(model="smollm2", parts=("speed",))

@@ -8,9 +8,10 @@ from pathlib import Path
 from models.errors import ConfigError
 from models.presets import RECIPES
 
-# Parts in the order in which they run, each with its share of the time; `product` has a limit of its own beside it.
-SHARES = {"compile": 0.2, "d2l": 0.25, "questions": 0.25, "generation": 0.25, "store": 0.05, "product": 0.5}
-PARTS = tuple(SHARES)
+# Parts in the order in which they run, each with its share of the time, which those that are asked for divide.
+SHARES = {"compile": 0.2, "d2l": 0.25, "questions": 0.25, "generation": 0.25, "store": 0.05}
+PRODUCT, PRODUCT_SHARE = "product", 0.5  # comes last, with a limit of its own beside them
+PARTS = (*SHARES, PRODUCT)
 SIZES = ("trained", "true", "tiny")
 
 
@@ -70,5 +71,7 @@ class EfficiencyRequest:
             raise ConfigError("efficiency: documents must have at least one atom each")
 
     def share_s(self, part: str) -> float:
-        """Return the seconds of a part."""
-        return SHARES[part] * self.budget_s
+        """Return the seconds of a part: alone it has the whole budget."""
+        if part == PRODUCT:
+            return PRODUCT_SHARE * self.budget_s
+        return SHARES[part] / sum(SHARES[p] for p in self.parts if p != PRODUCT) * self.budget_s
