@@ -25,7 +25,7 @@ from training.features.store import Layout, allocate, choose_home, claimed, is_c
 from training.features.texts import Texts, cache_key, keeps_layers
 from training.losses import TeacherTopK
 
-ToInputs = Callable[[Tensor, Tensor], Tensor]
+ToInputs = Callable[[Tensor], Tensor]
 
 # What grows with tokens has the home that was chosen; the rest is small, or read whole in every step.
 HOMED = ("atom_state", "target_state", "teacher_token", "teacher_log_p", "teacher_log_tail")
