@@ -21,6 +21,14 @@ def plain(base, prompts, adapter, limit):
         return continue_greedily(base, start, max_new_tokens=limit), start.refusal_logprob_B.tolist()
 
 
+def own_adapter(base):
+    """Return the adapter of four questions, each routed in its own bank."""
+    bank = bank_of(base, tiny_network(base))
+    routed = bank.route(range(4))
+    bank.library.hold(routed)
+    return bank.library.adapter(routed)
+
+
 def ending_apart(base, adapter, monkeypatch):
     """Let answers end at tokens that some of them say early, some late, and some never."""
     free, _ = plain(base, PROMPTS, adapter, 12)
@@ -32,10 +40,7 @@ def ending_apart(base, adapter, monkeypatch):
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
 def test_answers_are_those_of_the_products_generation_though_rows_leave_the_batch(family, monkeypatch):
     base = tiny_base(family)
-    bank = bank_of(base, tiny_network(base))
-    routed = bank.route(range(4))
-    bank.library.hold(routed)
-    adapter = bank.library.adapter(routed)
+    adapter = own_adapter(base)
     ending_apart(base, adapter, monkeypatch)
     expected, logprobs = plain(base, PROMPTS, adapter, 12)
     assert len({len(answer) for answer in expected}) > 1, "all answers end together"
@@ -48,10 +53,7 @@ def test_answers_are_those_of_the_products_generation_though_rows_leave_the_batc
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_answers_are_the_same_in_steps_whose_tensors_keep_their_place(family, eager_steps, monkeypatch):
     base = tiny_base(family)
-    bank = bank_of(base, tiny_network(base))
-    routed = bank.route(range(4))
-    bank.library.hold(routed)
-    adapter = bank.library.adapter(routed)
+    adapter = own_adapter(base)
     ending_apart(base, adapter, monkeypatch)
     expected, _ = plain(base, PROMPTS, adapter, 12)
     made = []
@@ -121,10 +123,7 @@ def test_what_would_be_refused_is_told_and_begins_otherwise_where_it_may_not(mon
 
 def test_layers_still_share_a_bias_and_so_a_mask_when_rows_have_left():
     base = tiny_base("llama")
-    bank = bank_of(base, tiny_network(base))
-    routed = bank.route(range(4))
-    bank.library.hold(routed)
-    adapter = bank.library.adapter(routed)
+    adapter = own_adapter(base)
     first, last = _rows(adapter, torch.tensor([0, 2])).prefix.values()
     assert first.bias_BS is last.bias_BS
     assert torch.equal(first.bias_BS, next(iter(adapter.prefix.values())).bias_BS[[0, 2]])
@@ -153,10 +152,7 @@ def test_batches_of_long_rows_are_bounded_by_their_masks():
 def test_nothing_stays_attached_to_the_base():
     base = tiny_base("llama")
     before = decode(base, PROMPTS, None, refusal=[20], max_new_tokens=4)
-    bank = bank_of(base, tiny_network(base))
-    routed = bank.route(range(4))
-    bank.library.hold(routed)
-    decode(base, PROMPTS, bank.library.adapter(routed), refusal=[20], max_new_tokens=4)
+    decode(base, PROMPTS, own_adapter(base), refusal=[20], max_new_tokens=4)
     assert decode(base, PROMPTS, None, refusal=[20], max_new_tokens=4) == before
 
 
