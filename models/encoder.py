@@ -60,7 +60,7 @@ def text_features(
     entry: list[Tensor] = [torch.empty(0)] * (len(ids) if with_entry else 0)
     boundary = base.num_layers - spec.num_memory_layers
     skip = len(base.prefix_ids)
-    for rows in _batches([len(i) for i in ids], batch_tokens):
+    for rows in length_batches([len(i) for i in ids], batch_tokens):
         ids_BL, mask_BL = pad([base.prefix_ids + ids[r] for r in rows], base.device)
         states = base.run_layers(base.embed(ids_BL), start=0, stop=min(spec.num_encoder_layers, boundary))
         entering = (
@@ -93,7 +93,8 @@ def pad(sequences: Sequence[Sequence[int]], device: torch.device | str, *, left:
     return ids.to(device), mask.to(device)
 
 
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield places of similar length, short ones first, with at most `batch_tokens` tokens a batch, padding included."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if rows and lengths[row] * (len(rows) + 1) > batch_tokens:

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.base import FrozenBase
 from models.compiler import MemoryCompiler
+from models.encoder import length_batches
 from models.presets import MemorySpec
 from models.stacked import StackedLinear
 
@@ -42,17 +44,43 @@ def pad_entry(base: FrozenBase, entry: Sequence[Tensor]) -> tuple[Tensor, Tensor
     return x_USD, torch.tensor([len(e) for e in entry], device=base.device)
 
 
-def token_slots(base: FrozenBase, compiler: MemoryCompiler, x_USD: Tensor, lengths_U: Tensor) -> AtomSlots:
+def token_slots(
+    base: FrozenBase, compiler: MemoryCompiler, x_USD: Tensor, lengths_U: Tensor, *, batch_tokens: int | None = None
+) -> AtomSlots:
     """Build slots from token states.
 
     Args:
         x_USD: States of distinct atoms entering the first memory layer, padded on the right.
         lengths_U: Their lengths, at most `kv.num_slots`.
+        batch_tokens: Run atoms of similar length together, so many tokens at once, which spares a CPU most of the
+            padding; None runs all at once.
 
     Returns:
         Slots padded like `x_USD`.
     """
-    return slots_from_inputs(base, compiler, layer_inputs(base, compiler.spec, x_USD), lengths_U)
+
+    def built(rows: Sequence[int] | slice, length: int) -> AtomSlots:
+        inputs_MUSD = layer_inputs(base, compiler.spec, x_USD[rows, :length])
+        return slots_from_inputs(base, compiler, inputs_MUSD, lengths_U[rows])
+
+    num_slots = x_USD.shape[1]
+    if batch_tokens is None:
+        return built(slice(None), num_slots)
+    lengths = lengths_U.tolist()
+    batches = list(length_batches(lengths, batch_tokens))
+    parts = [built(rows, max(lengths[row] for row in rows)) for rows in batches]
+    back_U = torch.tensor([row for rows in batches for row in rows], device=x_USD.device).argsort()
+
+    def joined(name: str) -> Tensor:
+        padded = (F.pad(getattr(part, name), (0, 0, 0, num_slots - part.mask_US.shape[1])) for part in parts)
+        return torch.cat(list(padded))[back_U]
+
+    return AtomSlots(
+        layers=compiler.memory_layers,
+        key_UMHSF=joined("key_UMHSF"),
+        value_UMHSF=joined("value_UMHSF"),
+        mask_US=_held(x_USD, lengths_U),
+    )
 
 
 def layer_inputs(base: FrozenBase, spec: MemorySpec, x_USD: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.base import FrozenBase
+from models.base import FrozenBase, gpu_memory
 from models.compiler import LoraFactors, MemoryCompiler
 from models.composer import compose
+from models.encoder import pad
 from models.generation import prefill
 from models.injection import attached
 from models.microkv import AtomSlots
@@ -56,8 +57,20 @@ def refusal_of_each(
         slot_rows_BK=None if slot_rows_P is None else slot_rows_P[:, None],
         dtype=base.dtype,
     )
+    # Below the memory layers a prompt is the same under every atom.
+    first_layer, refusal = base.num_layers - compiler.spec.num_memory_layers, refusal_ids(base.tokenizer)
+    distinct = {tuple(prompt): place for place, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    prompt_P = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=base.device)
+    ids_QL, _ = pad([[*prompt, *refusal[:-1]] for prompt in distinct], base.device)
+    entering_QLD = base.run_layers(base.embed(ids_QL), start=0, stop=first_layer)
     with attached(base, adapter):
-        return prefill(base, prompts, refusal_ids(base.tokenizer)).refusal_logprob_B
+        out_PLD = base.run_layers(entering_QLD[prompt_P], start=first_layer, stop=base.num_layers)
+    begin_P1 = torch.tensor([[len(prompt) - 1] for prompt in prompts], device=base.device)
+    refusal_R = torch.tensor(refusal, device=base.device)
+    before_PR = begin_P1 + torch.arange(len(refusal), device=base.device)
+    state_PRD = out_PLD[torch.arange(len(prompts), device=base.device)[:, None], before_PR]
+    logprob_PRV = base.logits(state_PRD).float().log_softmax(-1)
+    return logprob_PRV.gather(-1, refusal_R.expand(len(prompts), -1)[..., None]).squeeze(-1).sum(-1)
 
 
 def bare_logprobs(base: FrozenBase, questions: Sequence[str]) -> Tensor:
@@ -96,5 +109,4 @@ def pairs_at_once(base: FrozenBase, network: MemoryNetwork | None) -> int:
     spec = network.spec
     # A pair's states, slots and LoRA, with what comes and goes in making them, take about eight times its states.
     states = spec.num_memory_layers * spec.max_atom_tokens * base.hidden_size * base.dtype.itemsize
-    memory = torch.cuda.get_device_properties(base.device).total_memory
-    return max(READ_PAIRS, int(READ_SHARE * memory / (8 * states)))
+    return max(READ_PAIRS, int(READ_SHARE * gpu_memory(base.device) / (8 * states)))

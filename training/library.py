@@ -31,6 +31,9 @@ from models.stored_states import as_stored
 MAX_NEW_TOKENS = 32
 # Tokens that are encoded at once, padding included.
 CPU_ENCODE_TOKENS, GPU_ENCODE_TOKENS = 4096, 65536
+# Tokens of atoms that run through the memory layers at once on a CPU, where padding costs as much as they do.
+CPU_SLOT_TOKENS = 2048
+STORED_ATOMS = 4096  # that are rounded at once, in float32
 
 
 class Candidates(NamedTuple):
@@ -98,7 +101,7 @@ class Reply:
 
 
 class Library:
-    """All atoms of some records, with keys for all and token states for those that were used."""
+    """All atoms of some records, with what is compiled of each."""
 
     def __init__(self, base: FrozenBase, network: MemoryNetwork, records: Sequence[AnnotationRecord]) -> None:
         self.base, self.network, self.records = base, network, records
@@ -108,7 +111,7 @@ class Library:
         self.passage_of = np.repeat(np.arange(len(records)), np.diff(self.start))
         self.metadata_NM = atom_metadata(self.atoms).to(base.device)
         self._lexical: dict[int | None, LexicalIndex] = {}
-        self._entry: dict[int, Tensor] = {}
+        self._entry: list[Tensor] = []
         self._prompt: dict[str, list[int]] = {}
         self._bare: dict[str, Tensor] = {}
         self._read_pairs = pairs_at_once(base, network)
@@ -117,9 +120,12 @@ class Library:
 
     @torch.no_grad()
     def compile(self) -> None:
-        """Compile every atom's key and latent."""
-        pooled = self._features(self.texts).pooled_ND
-        self.key_NE, self.latent_NZ = self.network.compile_atoms(pooled)
+        """Compile every atom: its key, its latent, and the token states that its micro-KV is made of."""
+        kv = self.network.spec.kv
+        features = self._features(self.texts, with_entry=kv.source == "tokens")
+        self.key_NE, self.latent_NZ = self.network.compile_atoms(features.pooled_ND)
+        for begin in range(0, len(features.entry), STORED_ATOMS):
+            self._entry += as_stored(features.entry[begin : begin + STORED_ATOMS], kv.store)
 
     def asks(self, passage: int) -> list[Ask]:
         """Return a passage's own questions."""
@@ -319,20 +325,12 @@ class Library:
     def _slots(self, distinct_U: Tensor) -> AtomSlots | None:
         compiler, source = self.network.compiler, self.network.spec.kv.source
         if source == "tokens":
-            return token_slots(self.base, compiler, *pad_entry(self.base, self._states(distinct_U.tolist())))
+            tokens = None if self.base.device.type == "cuda" else CPU_SLOT_TOKENS
+            entry = pad_entry(self.base, [self._entry[row] for row in distinct_U.tolist()])
+            return token_slots(self.base, compiler, *entry, batch_tokens=tokens)
         if source == "latent":
             return latent_slots(self.base, compiler, self.latent_NZ[distinct_U])
         return None
-
-    def _states(self, rows: Sequence[int]) -> list[Tensor]:
-        missing = [r for r in rows if r not in self._entry]
-        if missing:
-            entry = self._features([self.texts[r] for r in missing], with_entry=True).entry
-            states = as_stored(entry, self.network.spec.kv.store)
-            # A copy of their own, in one piece: views would keep the whole batches that they are parts of.
-            own = torch.cat(states).split([len(s) for s in states])
-            self._entry.update(zip(missing, own, strict=True))
-        return [self._entry[r] for r in rows]
 
     def _features(self, texts: Sequence[str], *, with_entry: bool = False) -> TextFeatures:
         tokens = GPU_ENCODE_TOKENS if self.base.device.type == "cuda" else CPU_ENCODE_TOKENS

@@ -36,23 +36,6 @@ def default_k(bank: str, network: MemoryNetwork | None) -> int:
     return DEFAULT_K if bank == "document" or network is None else network.spec.router.top_k
 
 
-class LibraryOfSuite(Library):
-    """A library that holds the token states of what is asked now, and no others.
-
-    Computed at once for exactly these rows, they do not depend on earlier questions, to the last bit.
-    """
-
-    def forget(self) -> None:
-        """Drop all token states."""
-        self._entry.clear()
-
-    def hold(self, routed: RoutedAsks) -> None:
-        """Compute the token states of all routed atoms."""
-        self.forget()
-        if self.network.spec.kv.source == "tokens":
-            self._states(routed.row_BK.unique().tolist())
-
-
 class SuiteBank:
     """The documents of a suite as memory; with the bank `document`, of those alone that some sample asks.
 
@@ -85,7 +68,7 @@ class SuiteBank:
         if previous is not None and previous._contexts == self._contexts:
             self.library = previous.library
         else:
-            self.library = LibraryOfSuite(base, network, bench_records(self._contexts, cache=cache))
+            self.library = Library(base, network, bench_records(self._contexts, cache=cache))
             if network is not None:
                 self.library.compile()
         self._gold = [{q.question_id: q.gold_atom_ids for q in r.qa_pairs} for r in self.library.records]
@@ -138,6 +121,10 @@ class SuiteBank:
         asks = [self._strange[row] for row in rows]
         if None in asks:
             raise LookupError("the suite has no document of another article")
+        own = {self._pair(self.asks[row]): place for place, row in enumerate(rows)}
+        places = [own.get(self._pair(ask)) for ask in asks]
+        if None not in places:  # all of them are asked here, each in its own bank
+            return taken(self.route(rows), places)
         return self._known("strange", rows, lambda: self._route(asks))
 
     def route_gold(self, rows: Sequence[int]) -> RoutedAsks:
@@ -164,6 +151,10 @@ class SuiteBank:
         question = Question(question_id=sample.sample_id, question=sample.item.question)
         return Ask(question=question, passage=passage, gold=tuple(start + place[name] for name in names))
 
+    @staticmethod
+    def _pair(ask: Ask) -> tuple[int, str]:
+        return ask.passage, ask.question.question
+
     def _stranger(self, document: int, question: str) -> Ask:
         return Ask(question=Question(question=question), passage=self._passage[document], gold=())
 
@@ -180,7 +171,6 @@ class SuiteBank:
         return self._routed[key]
 
     def _route(self, asks: Sequence[Ask]) -> RoutedAsks:
-        self.library.forget()
         parts = [asks[begin : begin + self.route_rows] for begin in range(0, len(asks), self.route_rows)]
         return joined([self._route_part(part) for part in parts])
 

@@ -102,15 +102,22 @@ def test_routing_does_not_depend_on_what_was_asked_before(base, num_read):
         network.router.reading.fill_(1.0)  # the model reads the candidates before some are chosen
     fresh, used = bank_of(base, network), bank_of(base, network)
     used.route([0]), used.route_strangers([1, 2])
-    used.library.hold(used.route([4]))
+    used.library.adapter(used.route([4]))
     routes = [bank.route([2, 3]) for bank in (fresh, used)]
-    adapters = []
-    for bank, routed in zip((fresh, used), routes, strict=True):
-        bank.library.hold(routed)
-        adapters.append(bank.library.adapter(routed))
+    adapters = [bank.library.adapter(routed) for bank, routed in zip((fresh, used), routes, strict=True)]
     assert torch.equal(routes[0].log_weight_BK, routes[1].log_weight_BK)
     for layer, prefix in adapters[0].prefix.items():
         assert torch.equal(prefix.key_BHSF, adapters[1].prefix[layer].key_BHSF)
+
+
+def test_strangers_that_are_asked_as_well_are_routed_once(base, network, monkeypatch):
+    bank, apart = bank_of(base, network), bank_of(base, network)
+    rows, own = range(5), bank.route(range(5))
+    asks = [apart._strange[row] for row in rows]
+    monkeypatch.setattr(bank, "_route", None)
+    strange, expected = bank.route_strangers(rows), apart._route(asks)
+    assert own.row_BK.tolist() != strange.row_BK.tolist() == expected.row_BK.tolist()
+    torch.testing.assert_close(strange.log_weight_BK, expected.log_weight_BK)
 
 
 def test_routing_in_parts_is_routing_at_once(base, network, monkeypatch):
@@ -179,7 +186,6 @@ def test_a_context_without_text_has_no_atoms_and_its_questions_are_asked_all_the
     bank = bank_of(base, network, suite)
     routed = bank.route(range(3))
     assert np.isinf(routed.log_weight_BK[1].numpy()).all()
-    bank.library.hold(routed)
     bank.library.adapter(routed)
 
 

@@ -25,7 +25,6 @@ def own_adapter(base):
     """Return the adapter of four questions, each routed in its own bank."""
     bank = bank_of(base, tiny_network(base))
     routed = bank.route(range(4))
-    bank.library.hold(routed)
     return bank.library.adapter(routed)
 
 
@@ -102,7 +101,6 @@ def test_an_adapter_that_broadcasts_stays_while_rows_leave(monkeypatch):
     base = tiny_base("llama")
     bank = bank_of(base, tiny_network(base))
     routed = bank.route(range(4))
-    bank.library.hold(routed)
     one = bank.library.adapter(taken(routed, [2]))
     ending_apart(base, one, monkeypatch)
     assert decode(base, PROMPTS, one, refusal=[20], max_new_tokens=9)[0] == plain(base, PROMPTS, one, 9)[0]

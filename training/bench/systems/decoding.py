@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.base import FrozenBase
+from models.base import FrozenBase, gpu_memory
 from models.generation import Prefill, prefill
 from models.injection import ComposedAdapter, attached
 from models.prompts import end_ids
@@ -62,8 +62,7 @@ def batch_limits(base: FrozenBase, rows: int | None = None) -> BatchLimits:
         return BatchLimits(tokens=CPU_BATCH_TOKENS, mask_entries=entries, rows=rows)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     values = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim + 4 * config.intermediate_size
-    memory = torch.cuda.get_device_properties(base.device).total_memory
-    tokens = int(GPU_SHARE * memory / (values * base.dtype.itemsize))
+    tokens = int(GPU_SHARE * gpu_memory(base.device) / (values * base.dtype.itemsize))
     return BatchLimits(tokens=tokens, mask_entries=entries, rows=rows)
 
 

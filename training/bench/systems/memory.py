@@ -46,7 +46,6 @@ class Memory:
         """Give each question its memory."""
         routes = {"own": bank.route, "strange": bank.route_strangers, "gold": bank.route_gold}
         routed = routes[self.routing](rows)
-        bank.library.hold(routed)
         own = self.routing == "own"
         return Given(
             texts=self._texts(bank, rows, routed),
