@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from models.base import FrozenBase, load_base, pick_attention, pick_device, pick_dtype
+from models.base import FrozenBase, gpu_memory, load_base, pick_attention, pick_device, pick_dtype
 from models.encoder import pad
 from models.errors import BaseModelError, ConfigError
 from models.presets import Preset
@@ -214,3 +215,9 @@ def test_dtype_is_bfloat16_only_where_it_is_native(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     assert pick_dtype("cpu") == torch.bfloat16
     assert pick_dtype("mps") == torch.float32
+
+
+def test_a_process_counts_on_its_share_of_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=8000))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.125)
+    assert gpu_memory(torch.device("cuda")) == 1000
