@@ -94,7 +94,7 @@ def pad(sequences: Sequence[Sequence[int]], device: torch.device | str, *, left:
 
 
 def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield places of similar length, short ones first, with at most `batch_tokens` tokens a batch, padding included."""
+    """Yield batches of places, short ones first, of at most `batch_tokens` tokens each, padding included."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if rows and lengths[row] * (len(rows) + 1) > batch_tokens:

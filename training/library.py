@@ -124,8 +124,8 @@ class Library:
         kv = self.network.spec.kv
         features = self._features(self.texts, with_entry=kv.source == "tokens")
         self.key_NE, self.latent_NZ = self.network.compile_atoms(features.pooled_ND)
-        for begin in range(0, len(features.entry), STORED_ATOMS):
-            self._entry += as_stored(features.entry[begin : begin + STORED_ATOMS], kv.store)
+        parts = (features.entry[i : i + STORED_ATOMS] for i in range(0, len(features.entry), STORED_ATOMS))
+        self._entry = [states for part in parts for states in as_stored(part, kv.store)]
 
     def asks(self, passage: int) -> list[Ask]:
         """Return a passage's own questions."""

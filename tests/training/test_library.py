@@ -187,15 +187,16 @@ def test_a_batch_answers_as_its_questions_do_alone(recipe):
         assert one.gain == pytest.approx(together.gain, abs=1e-3) and one.gain > 0.01
 
 
-def test_token_states_are_computed_once_an_atom(monkeypatch):
+def test_composing_encodes_no_atom_again(monkeypatch):
     import training.library
 
     library = library_over(base_of("llama"), SPECS["d2a"], colours(4))
     asked, original = [], training.library.text_features
     monkeypatch.setattr(training.library, "text_features", lambda *a, **k: asked.append(len(a[2])) or original(*a, **k))
-    for _ in range(2):
-        library.adapter(library.gold_route(library.asks(1)))
-    assert asked == [3]
+    library.adapter(library.gold_route(library.asks(1)))
+    assert not asked
+    library.compile()
+    assert asked == [len(library.atoms)] == [len(library._entry)]
 
 
 def test_a_bank_that_holds_nothing_is_read_and_doubted_without_a_number_going_missing():
