@@ -272,7 +272,7 @@ def pick_attention(name: str, device: str, family: str) -> str:
 def gpu_memory(device: torch.device) -> int:
     """Return how many bytes of a GPU this process may fill: all, or the share that torch was told.
 
-    `PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:0.12` lets eight processes share a card.
+    `PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:0.115` lets eight processes of `d2a bench` share a card.
     """
     return int(
         torch.cuda.get_per_process_memory_fraction(device) * torch.cuda.get_device_properties(device).total_memory

@@ -1,8 +1,9 @@
 """Reading: what the model itself makes of each candidate, before some of them are composed.
 
 A memory that was taught to refuse knows what its atoms do not say: log P(refusal) under one atom alone tells an atom
-that answers from one that only shares its words. It costs one pass over the prompt a candidate, in a batch; nothing
-is generated. The paper's second stage has a cross-encoder in this place, which reads texts; this reads memories.
+that answers from one that only shares its words. It costs one pass over the prompt through the lower layers, and one a
+candidate through the memory layers, in a batch; nothing is generated. The paper's second stage has a cross-encoder in
+this place, which reads texts; this reads memories.
 """
 
 from __future__ import annotations

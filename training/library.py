@@ -33,7 +33,7 @@ MAX_NEW_TOKENS = 32
 CPU_ENCODE_TOKENS, GPU_ENCODE_TOKENS = 4096, 65536
 # Tokens of atoms that run through the memory layers at once on a CPU, where padding costs as much as they do.
 CPU_SLOT_TOKENS = 2048
-STORED_ATOMS = 4096  # that are rounded at once, in float32
+COMPILE_ATOMS = 2048  # at once: their states stand in float32 for a moment, and beside those that are kept
 
 
 class Candidates(NamedTuple):
@@ -122,10 +122,12 @@ class Library:
     def compile(self) -> None:
         """Compile every atom: its key, its latent, and the token states that its micro-KV is made of."""
         kv = self.network.spec.kv
-        features = self._features(self.texts, with_entry=kv.source == "tokens")
-        self.key_NE, self.latent_NZ = self.network.compile_atoms(features.pooled_ND)
-        parts = (features.entry[i : i + STORED_ATOMS] for i in range(0, len(features.entry), STORED_ATOMS))
-        self._entry = [states for part in parts for states in as_stored(part, kv.store)]
+        pooled, self._entry = [], []
+        for begin in range(0, max(1, len(self.texts)), COMPILE_ATOMS):
+            some = self._features(self.texts[begin : begin + COMPILE_ATOMS], with_entry=kv.source == "tokens")
+            pooled.append(some.pooled_ND)
+            self._entry += as_stored(some.entry, kv.store)
+        self.key_NE, self.latent_NZ = self.network.compile_atoms(torch.cat(pooled))
 
     def asks(self, passage: int) -> list[Ask]:
         """Return a passage's own questions."""

@@ -220,4 +220,4 @@ def test_dtype_is_bfloat16_only_where_it_is_native(monkeypatch: pytest.MonkeyPat
 def test_a_process_counts_on_its_share_of_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=8000))
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.125)
-    assert gpu_memory(torch.device("cuda")) == 1000
+    assert gpu_memory(torch.device("cuda:0")) == 1000

@@ -199,6 +199,16 @@ def test_composing_encodes_no_atom_again(monkeypatch):
     assert asked == [len(library.atoms)] == [len(library._entry)]
 
 
+def test_atoms_compiled_in_parts_are_those_compiled_at_once(monkeypatch):
+    library = library_over(base_of("llama"), SPECS["d2a"], colours(4))
+    key_NE, entry = library.key_NE, library._entry
+    monkeypatch.setattr("training.library.COMPILE_ATOMS", len(library.atoms) - 1)
+    library.compile()
+    torch.testing.assert_close(library.key_NE, key_NE)
+    for after, before in zip(library._entry, entry, strict=True):
+        torch.testing.assert_close(after, before)
+
+
 def test_a_bank_that_holds_nothing_is_read_and_doubted_without_a_number_going_missing():
     spec = replace(SPECS["d2a"], router=replace(SPECS["d2a"].router, num_read=2))
     library = library_over(base_of("llama"), spec, colours(8))

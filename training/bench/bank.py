@@ -212,7 +212,8 @@ def documents_read(suite: Suite, kind: str, strange: Sequence[tuple[int, str] | 
 def strangers(suite: Suite, seed: int) -> list[tuple[int, str] | None]:
     """Return for each sample a document of another article, and a question asked of it; None where there is none.
 
-    They are another sample's where one is of another article: what is computed for that sample then serves this one.
+    They are another sample's where one is of another article: what is computed for that sample then serves this one
+    where both are asked together.
     """
     articles = [context.title or str(number) for number, context in enumerate(suite.contexts)]
     samples = suite.samples
