@@ -63,25 +63,30 @@ def prefill(
     Args:
         questions: What the prompts ask, to score that too.
     """
-    ids_BL, mask_BL = pad(prompts, base.device, left=True)
-    probe_BP = torch.tensor([list(refusal)], device=base.device).expand(len(prompts), -1)
-    ids = torch.cat([ids_BL, probe_BP], dim=1)
-    mask = torch.cat([mask_BL, torch.ones_like(probe_BP, dtype=torch.bool)], dim=1)
+    probe = torch.tensor(list(refusal), device=base.device)
+    # Padding on the right: no real token sees it, so no mask is needed, and the fast attention kernels take it.
+    ids_BL, real_BL = pad([[*prompt, *refusal] for prompt in prompts], base.device)
     cache = DynamicCache(config=base.model.config)
     cache.activate_past_recording()  # else sliding layers past their window cannot drop the probe again
-    keep = probe_BP.shape[1] + 1
-    out = base.decoder(input_ids=ids, attention_mask=mask, position_ids=_positions(mask), cache=cache, use_cache=True)
+    state_BLD = base.decoder(input_ids=ids_BL, cache=cache, use_cache=True).last_hidden_state
+    if len(set(map(len, prompts))) > 1:
+        place_BL = _right_aligned(real_BL)
+        state_BLD = _taken(state_BLD, place_BL)
+        ids_BL, real_BL = (x.gather(1, place_BL) for x in (ids_BL, real_BL))
+        for layer in cache.layers:
+            layer.keys, layer.values = (_taken(x, place_BL[:, None]) for x in (layer.keys, layer.values))
     # Contiguous, since a product with a slice copies the whole head; `logits_to_keep` of transformers does.
-    logits = base.head(out.last_hidden_state[:, -keep:].contiguous())
+    logits = base.head(state_BLD[:, -len(probe) - 1 :].contiguous())
     logprob_BPV = logits[:, :-1].float().log_softmax(-1)
-    cache.crop(-probe_BP.shape[1])
+    cache.crop(-len(probe))
+    probe_BP, before = probe.expand(len(prompts), -1), slice(None, -len(probe))
     return Prefill(
         cache=cache,
-        mask_BL=mask_BL,
+        mask_BL=real_BL[:, before],
         next_logits_BV=logits[:, 0].float(),
         refusal_logprob_B=logprob_BPV.gather(-1, probe_BP[..., None]).squeeze(-1).sum(-1),
         refuses_B=(logprob_BPV.argmax(-1) == probe_BP).all(-1),
-        question_logprob_BQ=questions and _question_logprob(base, out.last_hidden_state, ids_BL, questions),
+        question_logprob_BQ=questions and _question_logprob(base, state_BLD, ids_BL[:, before], questions),
     )
 
 
@@ -159,6 +164,18 @@ def _question_logprob(base: FrozenBase, state_BLD: Tensor, ids_BL: Tensor, quest
         [-F.cross_entropy(base.head(state).float(), target, reduction="none") for state, target in parts]
     )
     return logprob_BQ
+
+
+def _right_aligned(real_BL: Tensor) -> Tensor:
+    """Return where each column of rows that were padded on the right comes from once the padding is on the left."""
+    length = real_BL.shape[1]
+    column_L = torch.arange(length, device=real_BL.device)
+    return (column_L + real_BL.sum(-1, keepdim=True)) % length
+
+
+def _taken(x: Tensor, place_BL: Tensor) -> Tensor:
+    """Take columns of `[..., L, F]`, a choice of its own for each row of `place_BL`, which broadcasts."""
+    return x.gather(-2, place_BL[..., None].expand_as(x))
 
 
 def _positions(mask_BL: Tensor) -> Tensor:

@@ -110,6 +110,9 @@ def _memory_attention(inner: str) -> Callable[..., tuple[Tensor, Tensor | None]]
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: object
     ) -> tuple[Tensor, Tensor | None]:
         written: _Written | None = getattr(module, _PREFIX, None)
+        if inner == "sdpa" and query.shape[2] == 1 and (len(query) > 1 or not query.is_cuda):
+            prefix = None if written is None else written.prefix
+            return _next_token(query, key, value, attention_mask, prefix, scaling=kwargs["scaling"]), None
         if written is None:
             return _function(inner, module)(module, query, key, value, attention_mask, **kwargs)
         batch, prefix = query.shape[0], written.prefix
@@ -126,6 +129,30 @@ def _memory_attention(inner: str) -> Callable[..., tuple[Tensor, Tensor | None]]
         return _function(usable, module)(module, query, key, value, mask, **kwargs)
 
     return forward
+
+
+def _next_token(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, prefix: LayerPrefix | None, *, scaling: float
+) -> Tensor:
+    """Return the attention of single tokens over slots and tokens, `[B, 1, H, F]`, by plain products.
+
+    They read keys and values once, where they lie: query heads that share a key become queries of one head, and slots
+    are not copied in front of the tokens. A single question on a GPU waits for launches instead, which these have more.
+    """
+    query_BHGF = query.view(len(query), key.shape[1], -1, query.shape[-1]) * scaling
+    logits_BHGT = query_BHGF @ key.transpose(2, 3)
+    if mask is not None:
+        mask = mask[..., : key.shape[2]]
+        is_choice = mask.dtype == torch.bool
+        logits_BHGT = logits_BHGT.masked_fill(~mask, -torch.inf) if is_choice else logits_BHGT + mask
+    if prefix is not None:
+        slots_BHGS = query_BHGF @ prefix.key_BHSF.transpose(2, 3) + prefix.bias_BS[:, None, None].to(key.dtype)
+        logits_BHGT = torch.cat([slots_BHGS, logits_BHGT], dim=-1)
+    weight_BHGT = logits_BHGT.softmax(-1, dtype=torch.float32).to(value.dtype)
+    out_BHGF = weight_BHGT[..., -key.shape[2] :] @ value
+    if prefix is not None:
+        out_BHGF = out_BHGF + weight_BHGT[..., : -key.shape[2]] @ prefix.value_BHSF
+    return out_BHGF.reshape(len(query), 1, -1, query.shape[-1])
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, prefix: LayerPrefix, *, scaling: float) -> Tensor:

@@ -6,11 +6,12 @@ import torch
 from models.base import FrozenBase
 from models.generation import continue_greedily, prefill
 from models.injection import ComposedAdapter, LayerPrefix, attached
+from models.prompts import all_prompt_ids
 from tests.models.tiny import tiny_base, tiny_model, tiny_network, tiny_tokenizer
 from tests.training.bench.worlds import bank_of
 from training.bench.bank import taken
-from training.bench.systems.decoding import BatchLimits, _rows, batch_limits, batches, decode
-from training.bench.systems.replay import FixedStep, can_replay
+from training.bench.systems.decoding import BatchLimits, _rows, batch_limits, batches, decode, read_limits
+from training.bench.systems.replay import FixedStep, can_fix
 
 PROMPTS = [[5, 9, 11], [7, 8, 30, 31, 12, 9], [40], [5, 6]]
 
@@ -48,9 +49,9 @@ def test_answers_are_those_of_the_products_generation_though_rows_leave_the_batc
     assert decoded.refusal_logprob == pytest.approx(logprobs, abs=1e-4)
 
 
-@pytest.mark.parametrize("eager_steps", [1, 3])
+@pytest.mark.parametrize("stretch", [2, 5])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_answers_are_the_same_in_steps_whose_tensors_keep_their_place(family, eager_steps, monkeypatch):
+def test_answers_are_the_same_in_stretches_whose_tensors_keep_their_place(family, stretch, monkeypatch):
     base = tiny_base(family)
     adapter = own_adapter(base)
     ending_apart(base, adapter, monkeypatch)
@@ -62,23 +63,38 @@ def test_answers_are_the_same_in_steps_whose_tensors_keep_their_place(family, ea
             super().__init__(*args, **room)
             made.append(len(self.next_B))
 
-    settings = {"FixedStep": Counted, "EAGER_STEPS": eager_steps, "FIXED_SHARE": 0.75, "FIXED_ROWS": 1}
-    for name, value in {**settings, "can_replay": lambda _: True}.items():
+    for name, value in {"FixedStep": Counted, "STRETCH": stretch}.items():
         monkeypatch.setattr(f"training.bench.systems.decoding.{name}", value)
     assert decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=12).ids == expected
     assert len(made) > 1 and made[-1] < made[0], "no rows have left"
 
 
-def test_steps_are_recorded_on_gpus_alone_and_not_where_a_cache_slides():
-    bases = {family: tiny_base(family) for family in ("llama", "qwen3", "gemma2")}
-    assert not any(map(can_replay, bases.values()))
+def test_tensors_keep_their_place_unless_a_cache_slides_or_masks_are_others():
+    assert {name: can_fix(tiny_base(name)) for name in ("llama", "qwen3", "gemma2")} == {
+        "llama": True,
+        "qwen3": True,
+        "gemma2": False,
+    }
+    model = tiny_base("llama").model
+    assert not any(can_fix(SimpleNamespace(model=model, attention=name)) for name in ("eager", "flash_attention_2"))
 
-    def on_gpu(family, attention="sdpa"):
-        return SimpleNamespace(model=bases[family].model, device=torch.device("cuda"), attention=attention)
 
-    assert {name: can_replay(on_gpu(name)) for name in bases} == {"llama": True, "qwen3": True, "gemma2": False}
-    # Others take a mask of this form for something else.
-    assert not any(can_replay(on_gpu("llama", attention)) for attention in ("eager", "flash_attention_2"))
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
+def test_prompts_that_are_read_in_parts_are_answered_as_in_one(family, monkeypatch):
+    base = tiny_base(family)
+    adapter, questions = own_adapter(base), ["w1 w2", "w3", "w4 w5 w6", "w7"]
+    prompts = all_prompt_ids(base.tokenizer, questions)
+    options = {"refusal": [20, 21], "max_new_tokens": 6, "questions": questions}
+    whole = decode(base, prompts, adapter, **options)
+    monkeypatch.setattr("training.bench.systems.decoding.CPU_READ_TOKENS", 2 * max(map(len, prompts)))
+    read = []
+    monkeypatch.setattr(
+        "training.bench.systems.decoding.prefill", lambda *args, **rest: read.append(1) or prefill(*args, **rest)
+    )
+    parts = decode(base, prompts, adapter, **options)
+    assert len(read) > 1 and parts.ids == whole.ids and parts.refuses == whole.refuses
+    assert parts.refusal_logprob == pytest.approx(whole.refusal_logprob, abs=1e-4)
+    assert torch.allclose(parts.question_logprob_BQ, whole.question_logprob_BQ, atol=1e-4)
 
 
 @pytest.mark.gpu
@@ -90,10 +106,10 @@ def test_a_gpu_that_replays_its_steps_answers_as_one_that_does_not(family, monke
     adapter = ComposedAdapter(prefix={4: slots, 5: slots})
     ending_apart(base, adapter, monkeypatch)
     expected = decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=40).ids
-    monkeypatch.setattr("training.bench.systems.decoding.EAGER_STEPS", 2)
-    monkeypatch.setattr("training.bench.systems.decoding.FIXED_ROWS", 1)
+    monkeypatch.setattr("training.bench.systems.decoding.STRETCH", 2)
+    monkeypatch.setattr("training.bench.systems.decoding.RECORDED_ROWS", 1)
     assert decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=40).ids == expected
-    monkeypatch.setattr("training.bench.systems.decoding.can_replay", lambda _: False)
+    monkeypatch.setattr("training.bench.systems.decoding.can_fix", lambda _: False)
     assert decode(base, PROMPTS, adapter, refusal=[20, 21], max_new_tokens=40).ids == expected
 
 
@@ -142,9 +158,9 @@ def test_batches_hold_no_more_rows_than_allowed():
     assert list(batches([1, 1, 1], BatchLimits(tokens=100, rows=2))) == [[0, 1], [2]]
 
 
-def test_batches_of_long_rows_are_bounded_by_their_masks():
+def test_batches_of_long_rows_are_bounded_by_their_squares():
     # 2^15 tokens squared are half of 2^31, so two rows are all that fit.
-    assert list(batches([2**15] * 3, BatchLimits(tokens=2**40))) == [[0, 1], [2]]
+    assert list(batches([2**15] * 3, BatchLimits(tokens=2**40, squares=2**31))) == [[0, 1], [2]]
 
 
 def test_nothing_stays_attached_to_the_base():
@@ -156,5 +172,11 @@ def test_nothing_stays_attached_to_the_base():
 
 def test_plain_attention_holds_scores_of_every_head():
     # The tiny bases have 4 heads.
-    plain_base, fused_base = tiny_base("gemma2"), tiny_base("llama")
-    assert batch_limits(plain_base).mask_entries * 4 == batch_limits(fused_base).mask_entries == 2**31
+    assert read_limits(tiny_base("gemma2")).squares * 4 == 2**31 and read_limits(tiny_base("llama")).squares is None
+
+
+def test_a_batch_is_bounded_by_what_its_keys_and_values_take():
+    base = tiny_base("llama")
+    config = base.model.config
+    values = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    assert batch_limits(base).tokens == 2**30 // (4 * values)

@@ -10,27 +10,28 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from models.base import FrozenBase, gpu_memory
 from models.generation import Prefill, prefill
 from models.injection import ComposedAdapter, attached
 from models.prompts import end_ids
-from training.bench.systems.replay import FixedStep, can_replay
+from training.bench.systems.replay import FixedStep, can_fix
 
-# Rows are dropped once no more than this share of them goes on: dropping copies the cache, as a step does.
-COMPACT_SHARE = 0.75
-# Most answers end within these steps. Then recording the next pays, which takes about as long as five, and with it
-# fewer rows cost less only while many are left.
-EAGER_STEPS, FIXED_SHARE, FIXED_ROWS = 12, 0.25, 64
-# On one core a step of a 135M base takes 0.09 s for 8 rows and 0.15 s for 64.
-CPU_BATCH_TOKENS = 16384
-# Share of a GPU's memory for the keys and values of a batch. What composing an adapter or reading a prompt takes for a
-# while is about as much again; where it is more, the batch is halved. On 139 GiB, SmolLM2 answers 2,255 questions with
-# three atoms each at once: every batch costs as many steps as its longest answer has tokens, however few rows go on.
-GPU_SHARE = 0.25
-# Attention masks of a batch, L x L a row; plain attention holds scores of that size for every head.
-MAX_MASK_ENTRIES = 2**31
+# Answers are continued in stretches of so many steps, most in one. Between these, rows that have ended are dropped; and
+# within one once no more than a share of them goes on, for dropping copies the cache.
+STRETCH, COMPACT_SHARE = 16, 0.75
+# Behind the first stretch a GPU takes the rest as one, recorded; in it fewer rows cost less only while many are left.
+RECORDED_SHARE, RECORDED_ROWS = 0.25, 64
+# What the keys and values of a batch may take, as a share of a GPU's memory and in bytes elsewhere. Reading prompts and
+# dropping rows take about as much again for a while; where it is more, the batch is halved. Many rows are what a step
+# wants: every batch costs as many steps as its longest answer has tokens, however few rows go on.
+GPU_SHARE, CPU_BYTES = 0.25, 2**30
+# Tokens that are read at once: a processor reads small batches faster, whose states stay in its caches.
+GPU_READ_TOKENS, CPU_READ_TOKENS = 32768, 2048
+# Plain attention holds L x L scores in float32, of every row and head.
+MAX_SCORES = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,31 +40,33 @@ class BatchLimits:
 
     Args:
         tokens: Padding included.
-        mask_entries: Of all rows, each as many as its tokens squared.
-        rows: None for any number.
+        rows, squares: None for any number; squares are those of its rows' tokens.
     """
 
     tokens: int
-    mask_entries: int = MAX_MASK_ENTRIES
     rows: int | None = None
+    squares: int | None = None
 
     def allow(self, num_rows: int, length: int) -> bool:
         """Return whether so many rows of so many tokens fit."""
-        fits = num_rows * length <= self.tokens and num_rows * length**2 <= self.mask_entries
-        return fits and (self.rows is None or num_rows <= self.rows)
+        limits = (self.tokens, num_rows * length), (self.rows, num_rows), (self.squares, num_rows * length**2)
+        return all(limit is None or number <= limit for limit, number in limits)
 
 
 def batch_limits(base: FrozenBase, rows: int | None = None) -> BatchLimits:
     """Return what a batch may hold on the base's device, by all of its memory and not by what is free just now."""
     config = base.model.config
-    heads = config.num_attention_heads if base.attention == "eager" else 1
-    entries = MAX_MASK_ENTRIES // heads
-    if base.device.type != "cuda":
-        return BatchLimits(tokens=CPU_BATCH_TOKENS, mask_entries=entries, rows=rows)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    values = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim + 4 * config.intermediate_size
-    tokens = int(GPU_SHARE * gpu_memory(base.device) / (values * base.dtype.itemsize))
-    return BatchLimits(tokens=tokens, mask_entries=entries, rows=rows)
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * base.dtype.itemsize
+    room = GPU_SHARE * gpu_memory(base.device) if base.device.type == "cuda" else CPU_BYTES
+    return BatchLimits(tokens=int(room / token), rows=rows)
+
+
+def read_limits(base: FrozenBase) -> BatchLimits:
+    """Return what is read at once on the base's device."""
+    tokens = GPU_READ_TOKENS if base.device.type == "cuda" else CPU_READ_TOKENS
+    is_plain = base.attention == "eager"
+    return BatchLimits(tokens=tokens, squares=MAX_SCORES // base.model.config.num_attention_heads if is_plain else None)
 
 
 def batches(lengths: Sequence[int], limits: BatchLimits) -> Iterator[list[int]]:
@@ -72,14 +75,21 @@ def batches(lengths: Sequence[int], limits: BatchLimits) -> Iterator[list[int]]:
     Args:
         lengths: Tokens of each, prompt, answer and adapter together.
     """
-    batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and not limits.allow(len(batch) + 1, lengths[place]):
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for run in _runs([lengths[place] for place in order], limits):
+        yield order[run]
+
+
+def _runs(lengths: Sequence[int], limits: BatchLimits) -> Iterator[slice]:
+    """Yield neighbours as batches, as many as fit."""
+    begin = longest = 0
+    for place, length in enumerate(lengths):
+        longest = max(longest, length)
+        if place > begin and not limits.allow(place + 1 - begin, longest):
+            yield slice(begin, place)
+            begin, longest = place, length
+    if lengths:
+        yield slice(begin, len(lengths))
 
 
 class Decoded(NamedTuple):
@@ -116,11 +126,54 @@ def decode(
         may_refuse: False lets what would be refused begin otherwise.
         questions: What the prompts ask, to score that as well.
     """
-    with attached(base, adapter):
-        start = prefill(base, prompts, refusal, questions=questions)
+    start = _read(base, prompts, adapter, refusal, questions)
     begun = start if may_refuse else start.answering(base.tokenizer)
     ids = _continue(base, begun, adapter, max_new_tokens)
     return Decoded(ids, start.refusal_logprob_B.tolist(), start.refuses_B.tolist(), start.question_logprob_BQ)
+
+
+def _read(
+    base: FrozenBase,
+    prompts: Sequence[Sequence[int]],
+    adapter: ComposedAdapter | None,
+    refusal: Sequence[int],
+    questions: Sequence[str] | None,
+) -> Prefill:
+    parts = []
+    for run in _runs([len(prompt) + len(refusal) for prompt in prompts], read_limits(base)):
+        with attached(base, _rows(adapter, run)):
+            parts.append(prefill(base, prompts[run], refusal, questions=questions and questions[run]))
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Prefill]) -> Prefill:
+    """Make one batch of several, which are left without their caches."""
+    longest = max(parts, key=lambda part: part.mask_BL.shape[1])
+    for layers in zip(*(part.cache.layers for part in parts), strict=True):
+        keys, values = _stacked([x.keys for x in layers], -2), _stacked([x.values for x in layers], -2)
+        for part, layer in zip(parts, layers, strict=True):
+            if part is longest:
+                layer.keys, layer.values = keys, values
+            else:
+                layer.reset()
+    questions = [part.question_logprob_BQ for part in parts]
+    return Prefill(
+        cache=longest.cache,
+        mask_BL=_stacked([part.mask_BL for part in parts], -1),
+        next_logits_BV=torch.cat([part.next_logits_BV for part in parts]),
+        refusal_logprob_B=torch.cat([part.refusal_logprob_B for part in parts]),
+        refuses_B=torch.cat([part.refuses_B for part in parts]),
+        question_logprob_BQ=None if questions[0] is None else _stacked(questions, -1),
+    )
+
+
+def _stacked(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Put batches one under another, aligned on the right of `dim`, -1 or -2, behind zeros."""
+    if len(parts) == 1:
+        return parts[0]
+    width = max(x.shape[dim] for x in parts)
+    behind = (0, 0) * (-dim - 1)
+    return torch.cat([F.pad(x, (*behind, width - x.shape[dim], 0)) for x in parts])
 
 
 class _Answers:
@@ -139,9 +192,9 @@ class _Answers:
     @property
     def is_sparse(self) -> bool:
         """So many rows have ended that dropping them pays."""
-        if self._fixed is None:
-            return len(self.live) <= COMPACT_SHARE * len(self.rows)
-        return len(self.live) <= FIXED_SHARE * len(self.rows) and len(self.rows) > FIXED_ROWS
+        if self._fixed is not None and self._fixed.record:
+            return len(self.live) <= RECORDED_SHARE * len(self.rows) and len(self.rows) > RECORDED_ROWS
+        return len(self.live) <= COMPACT_SHARE * len(self.rows)
 
     def take(self) -> None:
         """Add the next token to every answer that goes on."""
@@ -151,9 +204,9 @@ class _Answers:
             else:
                 self.live.discard(row)
 
-    def fix(self, room: int) -> None:
-        """Let what follows, `room` steps at most, replay one of them; the adapter stays attached until then."""
-        self._fixed = FixedStep(self.base, self.mask_BL, self.cache, self.next_B, room=room)
+    def fix(self, room: int, *, record: bool) -> None:
+        """Give what follows, `room` steps at most, its place; the adapter stays attached until then."""
+        self._fixed = FixedStep(self.base, self.mask_BL, self.cache, self.next_B, room=room, record=record)
         self.next_B = self._fixed.next_B
 
     def step(self) -> None:
@@ -182,7 +235,7 @@ class _Answers:
         else:
             self.cache.batch_select_indices(keep_C)
             self.mask_BL, self.next_B = self.mask_BL[keep_C], self.next_B[keep_C]
-        self.adapter = None if self.adapter is None else _rows(self.adapter, keep_C)
+        self.adapter = _rows(self.adapter, keep_C)
 
 
 def _continue(base: FrozenBase, start: Prefill, adapter: ComposedAdapter | None, limit: int) -> list[list[int]]:
@@ -190,14 +243,14 @@ def _continue(base: FrozenBase, start: Prefill, adapter: ComposedAdapter | None,
     answers.take()
     num_tokens = 1
     while answers.live and num_tokens < limit:
-        if answers.is_sparse:
-            answers.compact()
-        until = limit
+        answers.compact()
+        room, record = limit - num_tokens, base.device.type == "cuda" and num_tokens >= STRETCH
+        if not record:
+            room = min(room, STRETCH)
+        until = num_tokens + room
         with attached(base, answers.adapter):
-            if can_replay(base) and num_tokens < EAGER_STEPS:
-                until = min(limit, EAGER_STEPS)
-            elif can_replay(base):
-                answers.fix(limit - num_tokens)
+            if can_fix(base):
+                answers.fix(room, record=record)
             while answers.live and num_tokens < until and not answers.is_sparse:
                 answers.step()
                 answers.take()
@@ -205,11 +258,13 @@ def _continue(base: FrozenBase, start: Prefill, adapter: ComposedAdapter | None,
     return answers.ids
 
 
-def _rows(adapter: ComposedAdapter, keep_C: Tensor) -> ComposedAdapter:
+def _rows(adapter: ComposedAdapter | None, rows: Tensor | slice) -> ComposedAdapter | None:
     """Take some rows of an adapter; what broadcasts stays."""
+    if adapter is None:
+        return None
 
     def kept(x: Tensor) -> Tensor:
-        return x if len(x) == 1 else x[keep_C]
+        return x if len(x) == 1 else x[rows]
 
     # Layers share their bias, and stay those of one mask only while they do.
     bias = {id(p.bias_BS): kept(p.bias_BS) for p in adapter.prefix.values()}

@@ -1,7 +1,7 @@
-"""A step of decoding whose tensors keep their shape and place, so that a GPU replays it as one CUDA graph.
+"""Steps of decoding whose tensors keep their shape and place, so that no cache is copied to grow by a token.
 
-A step of a small base launches some two thousand kernels, one after the other, which keeps the processor busy for
-longer than the GPU: for the last few answers of a batch, ten times as long.
+A GPU replays such a step as one CUDA graph. A step of a small base launches some two thousand kernels, one after the
+other, which keeps the processor busy for longer than the GPU: for the last few answers of a batch, ten times as long.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from transformers import DynamicCache, StaticCache
 from models.base import FrozenBase
 
 
-def can_replay(base: FrozenBase) -> bool:
-    """Return whether its steps can be recorded: on a GPU, under sdpa's masks, where no layer's cache slides."""
+def can_fix(base: FrozenBase) -> bool:
+    """Return whether a base takes such steps: under sdpa's masks, where no layer's cache slides."""
     kinds = getattr(base.model.config, "layer_types", None) or ()
-    slides = any(kind != "full_attention" for kind in kinds)
-    return base.device.type == "cuda" and base.attention == "sdpa" and not slides
+    return base.attention == "sdpa" and all(kind == "full_attention" for kind in kinds)
 
 
 @lru_cache(maxsize=8)
@@ -38,10 +37,13 @@ class FixedStep:
         cache: Its keys and values, which are taken over and leave it empty.
         next_B: The tokens that come next; after each step those behind them.
         room: Steps at most.
+        record: Replay, on a GPU; recording takes as long as about five steps.
     """
 
-    def __init__(self, base: FrozenBase, mask_BL: Tensor, cache: DynamicCache, next_B: Tensor, *, room: int) -> None:
-        self.base, self.length = base, mask_BL.shape[1]
+    def __init__(
+        self, base: FrozenBase, mask_BL: Tensor, cache: DynamicCache, next_B: Tensor, *, room: int, record: bool
+    ) -> None:
+        self.base, self.length, self.record = base, mask_BL.shape[1], record
         total = 8 * -(-(self.length + room) // 8)  # attention copies a mask of another width
         self.mask_BL = F.pad(mask_BL, (0, total - self.length))
         self.next_B = next_B.clone()
@@ -54,11 +56,11 @@ class FixedStep:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        """Take a step: the first as usual, the others on a GPU as recorded."""
+        """Take a step: the first as usual, the others as recorded where they are."""
         self.length += 1
         if self._graph is not None:
             self._graph.replay()
-        elif self.base.device.type == "cuda":
+        elif self.record:
             self._record()
         else:
             self._step()
