@@ -137,14 +137,17 @@ def _next_token(
     """Return the attention of single tokens over slots and tokens, `[B, 1, H, F]`, by plain products.
 
     They read keys and values once, where they lie: query heads that share a key become queries of one head, and slots
-    are not copied in front of the tokens. A single question on a GPU waits for launches instead, which these have more.
+    are not copied in front of the tokens. A single question on a GPU waits for launches instead, and these are more.
+
+    Args:
+        mask: None, or `[B, 1, 1, T]`, boolean or additive; what is longer than the keys is not read.
     """
     query_BHGF = query.view(len(query), key.shape[1], -1, query.shape[-1]) * scaling
     logits_BHGT = query_BHGF @ key.transpose(2, 3)
     if mask is not None:
         mask = mask[..., : key.shape[2]]
-        is_choice = mask.dtype == torch.bool
-        logits_BHGT = logits_BHGT.masked_fill(~mask, -torch.inf) if is_choice else logits_BHGT + mask
+        allows = mask.dtype == torch.bool
+        logits_BHGT = logits_BHGT.masked_fill(~mask, -torch.inf) if allows else logits_BHGT + mask
     if prefix is not None:
         slots_BHGS = query_BHGF @ prefix.key_BHSF.transpose(2, 3) + prefix.bias_BS[:, None, None].to(key.dtype)
         logits_BHGT = torch.cat([slots_BHGS, logits_BHGT], dim=-1)

@@ -92,9 +92,10 @@ def layer_inputs(base: FrozenBase, spec: MemorySpec, x_USD: Tensor) -> Tensor:
     if spec.kv.depth == "entry":
         return torch.stack([base.layers[layer].input_layernorm(x_USD) for layer in layers])
     shared = _prefix_entry(base, layers[0]).expand(len(x_USD), -1, -1)
-    with torch.no_grad(), base.captured_inputs(layers) as captured:
-        # The last layer's output is not needed, only what enters its attention.
-        base.run_layers(torch.cat([shared, x_USD], dim=1), start=layers[0], stop=base.num_layers)
+    with torch.no_grad(), base.captured_inputs(layers[:-1]) as captured:
+        # Of the last layer only what enters its attention is needed.
+        entering = base.run_layers(torch.cat([shared, x_USD], dim=1), start=layers[0], stop=layers[-1])
+        captured[layers[-1]] = base.layers[layers[-1]].input_layernorm(entering)
     return torch.stack([captured[layer][:, shared.shape[1] :] for layer in layers])
 
 

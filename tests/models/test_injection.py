@@ -150,10 +150,22 @@ def test_an_untrained_memory_leaves_the_logits_untouched(family: str, recipe: st
         assert torch.equal(whole_logits(base, ids_BL), whole_logits(tiny_base(family), ids_BL))
 
 
-def _attend(inner: str, module: nn.Module, mask: Tensor | None, prefix: LayerPrefix | None, **kwargs: object) -> Tensor:
-    """Run the memory's attention around `inner` on fixed random queries, keys and values of 12 tokens."""
+def _attend(
+    inner: str,
+    module: nn.Module,
+    mask: Tensor | None,
+    prefix: LayerPrefix | None,
+    *,
+    asked: slice = slice(None),
+    **kwargs: object,
+) -> Tensor:
+    """Run the memory's attention around `inner` on fixed random queries, keys and values of 12 tokens.
+
+    Args:
+        asked: Whose attention is wanted.
+    """
     generator = torch.Generator().manual_seed(3)
-    query = torch.randn(2, 4, 12, 16, generator=generator)
+    query = torch.randn(2, 4, 12, 16, generator=generator)[:, :, asked]
     key, value = torch.randn(2, 2, 2, 12, 16, generator=generator)
     forward = AttentionInterface()[register_attention(inner)]
     module.d2a_prefix = None if prefix is None else _Written(prefix=prefix, masks=_Masks())
@@ -199,6 +211,20 @@ def test_every_form_of_mask_gives_the_same_attention_over_slots_and_tokens(inner
     mask_BL = torch.ones_like(PADDED) if form == "none" else PADDED
     out = _attend(inner, module, _as(form, mask_BL), _random_prefix())
     assert_close(out[mask_BL], _expected(mask_BL, _random_prefix())[mask_BL], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("prefix_batch", [0, 1, 2])
+@pytest.mark.parametrize("form", ["none", "bool", "additive"])
+def test_a_single_token_attends_as_the_last_of_many(form: str, prefix_batch: int, monkeypatch) -> None:
+    monkeypatch.setattr(injection, "_function", None)  # plain products, by no other function
+    module = tiny_base("llama").attention_module(4)
+    mask_BL = torch.ones_like(PADDED) if form == "none" else PADDED
+    mask, last = _as(form, mask_BL), slice(-1, None)
+    empty = torch.zeros(1, 2, 0, 16)
+    none = LayerPrefix(key_BHSF=empty, value_BHSF=empty, bias_BS=torch.zeros(1, 0))
+    prefix = _random_prefix(batch=prefix_batch) if prefix_batch else None
+    out = _attend("sdpa", module, None if mask is None else mask[..., last, :], prefix, asked=last)
+    assert_close(out, _expected(mask_BL, prefix or none)[:, last], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("prefix_batch", [1, 2])
