@@ -62,6 +62,19 @@ def test_pairs_read_together_refuse_as_each_alone(family: str, source: str) -> N
     assert abs(together[0] - together[1]) > 1e-3  # the same question under another atom
 
 
+def test_a_refusal_of_one_token_is_read_too(monkeypatch) -> None:
+    base = tiny_base("llama")
+    network = tiny_network(base, tiny_spec("d2a", kv={"source": "none"})).requires_grad_(False)
+    latent_UZ = network.compile_atoms(text_features(base, network.spec, ATOMS, with_entry=False).pooled_ND)[1]
+    monkeypatch.setattr("models.reading.refusal_ids", lambda _: [9])
+    prompts = [prompt_ids(base.tokenizer, question) for question, _ in PAIRS]
+    together = refusal_of_each(base, network.compiler, prompts, latent_PZ=latent_UZ)
+    for row, prompt in enumerate(prompts):
+        one_11 = torch.ones(1, 1)
+        with attached(base, compose(network.compiler, one_11, one_11.log(), latent_BKZ=latent_UZ[None, [row]])):
+            assert_close(together[row], prefill(base, [prompt], [9]).refusal_logprob_B[0], atol=1e-4, rtol=0)
+
+
 def test_a_gain_is_that_of_the_likelier_tokens_whatever_the_width_of_the_batches() -> None:
     under_BQ = torch.tensor([[-1.0, -2.0, -4.0], [0.0, -3.0, -0.5]])
     bare = [torch.tensor([0.0, -3.0, -1.5, -4.5]), torch.tensor([-1.0, -1.0])]

@@ -80,6 +80,15 @@ def test_a_suite_of_one_article_has_no_strangers(base, network):
         bank_of(base, network, alone).route_strangers([0])
 
 
+def test_a_stranger_is_routed_alike_whether_it_is_asked_itself_or_not(base, network):
+    rows = range(len(small_suite().samples))
+    together, alone = bank_of(base, network).route_strangers(rows), bank_of(base, network)
+    for row in rows:  # none of them is its own stranger, so that each is routed as such
+        routed = alone.route_strangers([row])
+        assert routed.row_BK.tolist() == together.row_BK[[row]].tolist()
+        assert torch.allclose(routed.log_weight_BK, together.log_weight_BK[[row]], atol=1e-5)
+
+
 def test_few_atoms_are_candidates_all_and_many_are_those_that_either_search_finds(base):
     spec = tiny_spec(router={"num_candidates": 1})
     bank = bank_of(base, tiny_network(base, spec), top_k=3)

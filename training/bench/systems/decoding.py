@@ -225,7 +225,9 @@ class _Answers:
         self.next_B = out.logits[:, -1].argmax(-1)
 
     def compact(self) -> None:
-        """Drop the rows that have ended."""
+        """Drop the rows that have ended; what had its place may grow again."""
+        if self._fixed is None and len(self.live) == len(self.rows):
+            return
         places = [place for place, row in enumerate(self.rows) if row in self.live]
         keep_C = torch.tensor(places, device=self.base.device)
         self.rows = [self.rows[place] for place in places]
