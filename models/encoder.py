@@ -81,15 +81,14 @@ def text_features(
     return TextFeatures(pooled_ND=pooled, entry=entry)
 
 
-def pad(sequences: Sequence[Sequence[int]], device: torch.device | str, *, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Pad token ids with zeros to one length; return ids `[B, L]` and a mask, True at real tokens."""
+def pad(sequences: Sequence[Sequence[int]], device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Pad token ids on the right with zeros to one length; return ids `[B, L]` and a mask, True at real tokens."""
     length = max(map(len, sequences))
     ids = torch.zeros(len(sequences), length, dtype=torch.long)
     mask = torch.zeros(len(sequences), length, dtype=torch.bool)
     for row, sequence in enumerate(sequences):
-        where = slice(length - len(sequence), length) if left else slice(0, len(sequence))
-        ids[row, where] = torch.tensor(sequence, dtype=torch.long)
-        mask[row, where] = True
+        ids[row, : len(sequence)] = torch.tensor(sequence, dtype=torch.long)
+        mask[row, : len(sequence)] = True
     return ids.to(device), mask.to(device)
 
 

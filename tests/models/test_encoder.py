@@ -75,11 +75,7 @@ def test_the_projection_head_is_norm_linear_gelu_linear() -> None:
     assert_close(head(torch.tensor([3.0, 1.0])), torch.tensor([1.3413, 0.3413]), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("left", "ids", "mask"),
-    [(False, [[7, 8, 9], [5, 0, 0]], [[1, 1, 1], [1, 0, 0]]), (True, [[7, 8, 9], [0, 0, 5]], [[1, 1, 1], [0, 0, 1]])],
-)
-def test_padding_stands_where_it_was_asked_for(left: bool, ids: list, mask: list) -> None:
-    ids_BL, mask_BL = pad([[7, 8, 9], [5]], "cpu", left=left)
-    assert ids_BL.tolist() == ids
-    assert mask_BL.int().tolist() == mask
+def test_padding_stands_on_the_right() -> None:
+    ids_BL, mask_BL = pad([[7, 8, 9], [5]], "cpu")
+    assert ids_BL.tolist() == [[7, 8, 9], [5, 0, 0]]
+    assert mask_BL.int().tolist() == [[1, 1, 1], [1, 0, 0]]

@@ -6,12 +6,12 @@ from torch.testing import assert_close
 
 from models.base import FrozenBase
 from models.composer import compose
-from models.encoder import pad, text_features
+from models.encoder import text_features
 from models.generation import Prefill, continue_greedily, prefill, refusal_beginnings
 from models.injection import ComposedAdapter, attached
 from models.microkv import pad_entry, token_slots
 from models.prompts import end_ids, prompt_ids, refusal_ids
-from tests.models.tiny import FAMILIES, random_ids, tiny_base, tiny_network, tiny_spec, whole_logits
+from tests.models.tiny import FAMILIES, left_padded, random_ids, tiny_base, tiny_network, tiny_spec, whole_logits
 
 PROMPTS = [random_ids(n, seed=n).tolist() for n in (5, 14, 9)]  # 14 and 9 are past Gemma 2's window of 8
 NUM_NEW = 10
@@ -72,7 +72,7 @@ def test_memory_changes_what_is_generated(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_own_generate_gives_the_same_ids(family: str) -> None:
     base = tiny_base(family)
-    ids_BL, mask_BL = pad(PROMPTS, "cpu", left=True)
+    ids_BL, mask_BL = left_padded(PROMPTS)
     with attached(base, _memory(base)):
         ours = continue_greedily(base, _read(base, PROMPTS), max_new_tokens=NUM_NEW)
         theirs = base.model.generate(

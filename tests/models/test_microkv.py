@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from models.base import FrozenBase
 from models.composer import compose, compose_prefix
-from models.encoder import pad, text_features
+from models.encoder import text_features
 from models.injection import ComposedAdapter, attached
 from models.microkv import latent_slots, pad_entry, token_slots
 from models.network import MemoryNetwork
@@ -15,6 +15,7 @@ from tests.models.tiny import (
     FAMILIES,
     NUM_LAYERS,
     WINDOW,
+    left_padded,
     random_ids,
     tiny_base,
     tiny_network,
@@ -187,7 +188,7 @@ def test_left_padded_questions_see_the_same_slots() -> None:
     network = tiny_network(base)
     atom = _entry(base, random_ids(1, 6, seed=6))[0]
     prompts = [random_ids(n, seed=n).tolist() for n in (4, 9)]
-    ids_BL, mask_BL = pad(prompts, "cpu", left=True)
+    ids_BL, mask_BL = left_padded(prompts)
     slots = token_slots(base, network.compiler, *pad_entry(base, [atom]))
     prefix = compose_prefix(slots, torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1), scale="logits")
     with attached(base, ComposedAdapter(prefix=prefix)):

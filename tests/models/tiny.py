@@ -5,6 +5,7 @@ normalises queries and keys. Weights are large enough that a wrong mask or posit
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -20,6 +21,7 @@ from transformers import (
 )
 
 from models.base import FrozenBase
+from models.encoder import pad
 from models.network import MemoryNetwork
 from models.presets import KVSpec, MemorySpec, RouterSpec
 
@@ -149,6 +151,12 @@ def random_ids(*shape: int, seed: int = 0) -> torch.Tensor:
     """Return token ids of printable characters."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(len(SPECIAL), len(tiny_tokenizer()), shape, generator=generator)
+
+
+def left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and mask of prompts that end together, as transformers wants them."""
+    ids_BL, mask_BL = pad([prompt[::-1] for prompt in prompts], "cpu")
+    return ids_BL.flip(1), mask_BL.flip(1)
 
 
 def whole_logits(base: FrozenBase, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None = None) -> torch.Tensor:
