@@ -127,6 +127,24 @@ def test_the_loss_falls_on_a_handful_of_documents(name):
     assert history[-1] < 0.5 * history[0]
 
 
+@pytest.mark.parametrize("name", ["reader with atoms", "reader with document"])
+def test_a_batch_read_in_parts_by_length_is_the_batch(name, monkeypatch):
+    system, batch = system_of(name, base_of("llama")), drawn()
+    torch.nn.init.normal_(system.lora.b_1OR[0])
+    whole, figures = system.answer(batch, top_k=2), system(batch, PHASE)
+    monkeypatch.setattr("training.systems.prompts.PART_TOKENS", 64)
+    rows = [row_B.tolist() for row_B, _ in system.prompts.parts(batch, top_k=2)]
+    assert len(rows) > 2
+    assert sum(rows, []) != sorted(sum(rows, []))
+    parts, in_parts = system.answer(batch, top_k=2), system(batch, PHASE)
+    assert parts.row_T.tolist() == whole.row_T.tolist() == sorted(whole.row_T.tolist())
+    assert parts.target_T.tolist() == whole.target_T.tolist()
+    torch.testing.assert_close(parts.logits_TV, whole.logits_TV)
+    for name, (total, count) in figures.items():
+        torch.testing.assert_close(in_parts[name][0], total, msg=name)
+        assert in_parts[name][1] == count
+
+
 @pytest.mark.parametrize("name", SYSTEMS[:-1])
 def test_what_learnt_to_read_answers_worse_under_another_document(name):
     found = sensitivity_of(learnt(name)[0], answerable(LAKES), LAKES)
@@ -387,5 +405,5 @@ def test_tokens_are_averaged_before_answers():
 def test_a_prompt_is_rendered_once(monkeypatch):
     system, batch = system_of("reader with document", base_of("llama")), answerable()
     first = system(batch, PHASE)["lm"][0]
-    monkeypatch.setattr("training.systems.prompts.prompt_ids", None)
+    monkeypatch.setattr("training.systems.prompts.all_prompt_ids", lambda _tokenizer, asked, _given: asked)
     torch.testing.assert_close(system(batch, PHASE)["lm"][0], first)

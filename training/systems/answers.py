@@ -5,8 +5,10 @@ B rows, T answer tokens of all rows, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from models.base import FrozenBase
@@ -42,3 +44,11 @@ def answer_logits(
     return AnswerLogits(
         logits_TV=base.logits(out_BLD[row_T, step_T - 1]), target_T=targets.token_BL[row_T, step_T], row_T=row_T
     )
+
+
+def joined(parts: Sequence[tuple[Tensor, AnswerLogits]]) -> AnswerLogits:
+    """Return several parts of a batch as one, given the rows `[B]` of the batch that are in each."""
+    row_T = torch.cat([row_B[answer.row_T] for row_B, answer in parts])
+    order_T = row_T.argsort(stable=True)
+    logits_TV, target_T = (torch.cat([getattr(a, n) for _, a in parts])[order_T] for n in ("logits_TV", "target_T"))
+    return AnswerLogits(logits_TV=logits_TV, target_T=target_T, row_T=row_T[order_T])

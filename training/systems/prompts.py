@@ -1,17 +1,20 @@
 """What the static LoRA's prompts hold beside the question: text, or nothing.
 
-Both kinds give the prompts with their answers as they enter the LoRA's first layer, below which nothing is trained.
+Both kinds give the prompts with their answers as they enter the LoRA's first layer, below which nothing is trained,
+in parts: rows of a batch `[B]`, and those rows' targets.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from models.base import FrozenBase
-from models.encoder import pad
+from models.encoder import length_batches, pad
 from models.errors import ConfigError
-from models.prompts import REFUSAL, end_ids, prompt_ids
+from models.prompts import REFUSAL, all_prompt_ids, end_ids
 from training.batches import Batch
 from training.config import TrainConfig
 from training.features import FeatureCache, LiveFeatures, Targets, Texts
@@ -19,6 +22,7 @@ from training.systems.documents import Documents
 from training.systems.evidence import asked_passages, best_atoms
 
 EVIDENCE = ("atoms", "document")
+PART_TOKENS = 16_384  # padding included; documents of one batch differ in length by ten
 
 
 class BarePrompts:
@@ -31,9 +35,9 @@ class BarePrompts:
     def __init__(self, features: FeatureCache | LiveFeatures) -> None:
         self.features = features
 
-    def targets(self, batch: Batch, *, top_k: int) -> Targets:
-        """Return the language-model rows' prompts with answers; there is nothing to take `top_k` of."""
-        return self.features.targets(self._rows(batch))
+    def parts(self, batch: Batch, *, top_k: int) -> Iterator[tuple[Tensor, Targets]]:
+        """Yield the language-model rows' prompts with answers, all at once; there is nothing to take `top_k` of."""
+        yield torch.arange(batch.num_lm, device=batch.question_B.device), self.features.targets(self._rows(batch))
 
     def num_answer_tokens(self, batch: Batch) -> Tensor:
         """Return how many tokens the answers have, end tokens included."""
@@ -76,17 +80,18 @@ class TextPrompts:
         self.replies = [[*ids[: config.max_answer_tokens], end] for ids in replies]
         self._known: dict[tuple[int, str], Tensor] = {}
 
-    @torch.no_grad()
-    def targets(self, batch: Batch, *, top_k: int) -> Targets:
-        """Return the language-model rows' prompts, with `top_k` atoms or a document in them, and answers."""
-        pairs = zip(batch.question_B[: batch.num_lm].tolist(), self.contexts(batch, top_k=top_k), strict=True)
-        prompts = [self._prompt(question, text).tolist() for question, text in pairs]
+    def parts(self, batch: Batch, *, top_k: int) -> Iterator[tuple[Tensor, Targets]]:
+        """Yield prompts with answers, short ones first; in the language-model rows' are `top_k` atoms or a document."""
+        prompts = self._prompts(batch.question_B[: batch.num_lm].tolist(), self.contexts(batch, top_k=top_k))
         sequences = [prompt + reply for prompt, reply in zip(prompts, self._replies(batch), strict=True)]
-        token_BL, mask_BL = pad(sequences, self.base.device)
-        start_B = torch.tensor([len(p) for p in prompts], device=self.base.device)
-        answer_BL = mask_BL & (torch.arange(mask_BL.shape[1], device=mask_BL.device) >= start_B[:, None])
-        state_BLD = self.base.run_layers(self.base.embed(token_BL), start=0, stop=self.first_layer)
-        return Targets(state_BLD=state_BLD, token_BL=token_BL, mask_BL=mask_BL, answer_BL=answer_BL)
+        for rows in length_batches([len(s) for s in sequences], PART_TOKENS):
+            token_BL, mask_BL = pad([sequences[r] for r in rows], self.base.device)
+            start_B = torch.tensor([len(prompts[r]) for r in rows], device=self.base.device)
+            answer_BL = mask_BL & (torch.arange(mask_BL.shape[1], device=mask_BL.device) >= start_B[:, None])
+            with torch.no_grad():
+                state_BLD = self.base.run_layers(self.base.embed(token_BL), start=0, stop=self.first_layer)
+            targets = Targets(state_BLD=state_BLD, token_BL=token_BL, mask_BL=mask_BL, answer_BL=answer_BL)
+            yield torch.tensor(rows, device=self.base.device), targets
 
     def num_answer_tokens(self, batch: Batch) -> Tensor:
         """Return how many tokens the answers have, end tokens included."""
@@ -102,10 +107,11 @@ class TextPrompts:
         questions, refuse = batch.question_B[: batch.num_lm].tolist(), batch.refuse_B[: batch.num_lm].tolist()
         return [self.replies[-1 if refused else q] for q, refused in zip(questions, refuse, strict=True)]
 
-    def _prompt(self, question: int, context: str) -> Tensor:
-        """Token ids of a prompt, kept: every epoch asks the same, and rendering them takes as long as a step."""
-        key = (question, context)
-        if key not in self._known:
-            ids = prompt_ids(self.base.tokenizer, self.texts.questions[question], context)
-            self._known[key] = torch.tensor(ids, dtype=torch.int32)
-        return self._known[key]
+    def _prompts(self, questions: list[int], contexts: list[str]) -> list[list[int]]:
+        """Token ids of prompts, kept: every epoch asks the same, and rendering them takes as long as a step."""
+        keys = list(zip(questions, contexts, strict=True))
+        new = list(dict.fromkeys(key for key in keys if key not in self._known))
+        asked, given = [self.texts.questions[q] for q, _ in new], [context for _, context in new]
+        found = all_prompt_ids(self.base.tokenizer, asked, given)
+        self._known |= {key: torch.tensor(ids, dtype=torch.int32) for key, ids in zip(new, found, strict=True)}
+        return [self._known[key].tolist() for key in keys]

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from models.base import FrozenBase
 from models.static_lora import StaticLora
 from training.batches import Batch
-from training.features import Targets
 from training.losses import lm_loss
-from training.systems.answers import AnswerLogits, answer_logits
+from training.systems.answers import AnswerLogits, answer_logits, joined
 from training.systems.prompts import BarePrompts, TextPrompts
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ class StaticSystem(nn.Module):
 
     def forward(self, batch: Batch, phase: Phase) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the language-model loss, and the `tokens` that were read."""
-        targets = self.prompts.targets(batch, top_k=phase.top_k)
-        answer = self._answer(targets)
-        tokens = targets.mask_BL.sum()
+        answer, tokens = self._read(batch, top_k=phase.top_k)
         return {"lm": lm_loss(answer.logits_TV, answer.target_T), "tokens": (tokens, torch.ones_like(tokens))}
 
     def shared(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
@@ -46,7 +43,13 @@ class StaticSystem(nn.Module):
 
     def answer(self, batch: Batch, *, top_k: int) -> AnswerLogits:
         """Return the logits of the batch's language-model rows."""
-        return self._answer(self.prompts.targets(batch, top_k=top_k))
+        return self._read(batch, top_k=top_k)[0]
 
-    def _answer(self, targets: Targets) -> AnswerLogits:
-        return answer_logits(self.base, targets, self.lora.adapter(), first_layer=self.lora.first_layer)
+    def _read(self, batch: Batch, *, top_k: int) -> tuple[AnswerLogits, Tensor]:
+        """Return the answers' logits, and how many tokens the prompts and answers have."""
+        adapter, parts = self.lora.adapter(), []
+        tokens = torch.zeros((), dtype=torch.long, device=self.base.device)
+        for row_B, targets in self.prompts.parts(batch, top_k=top_k):
+            parts.append((row_B, answer_logits(self.base, targets, adapter, first_layer=self.lora.first_layer)))
+            tokens += targets.mask_BL.sum()
+        return joined(parts), tokens
