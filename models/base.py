@@ -279,6 +279,16 @@ def gpu_memory(device: torch.device) -> int:
     )
 
 
+def free_gpu_memory(device: torch.device) -> int:
+    """Return how many bytes of a GPU this process may still fill: of the card's and of its own share the smaller rest.
+
+    What the allocator has reserved and not given out is free as well.
+    """
+    free, _ = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    return min(free, gpu_memory(device) - reserved) + reserved - torch.cuda.memory_allocated(device)
+
+
 def quiet_transformers() -> None:
     """Keep transformers' and the hub's progress bars and notices off the terminal."""
     from huggingface_hub.utils import disable_progress_bars

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from models.base import FrozenBase, gpu_memory, load_base, pick_attention, pick_device, pick_dtype
+from models.base import FrozenBase, free_gpu_memory, gpu_memory, load_base, pick_attention, pick_device, pick_dtype
 from models.encoder import pad
 from models.errors import BaseModelError, ConfigError
 from models.presets import Preset
@@ -221,3 +221,12 @@ def test_a_process_counts_on_its_share_of_a_gpu_alone(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=8000))
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.125)
     assert gpu_memory(torch.device("cuda:0")) == 1000
+
+
+@pytest.mark.parametrize(("free", "expected"), [(5000, 700), (300, 500)], ids=["its share is scarcer", "the card is"])
+def test_the_rest_of_a_gpu_is_the_rest_of_a_share(free: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.base.gpu_memory", lambda _device: 1000)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free, 8000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 500)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _device: 300)
+    assert free_gpu_memory(torch.device("cuda:0")) == expected

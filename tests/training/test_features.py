@@ -373,7 +373,7 @@ def test_what_features_do_not_depend_on_keeps_the_key():
 
 def test_auto_takes_the_fastest_home_that_has_room(monkeypatch):
     device = torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (100, 200))
+    monkeypatch.setattr(store, "free_gpu_memory", lambda _: 100)
     monkeypatch.setattr(store, "free_host_bytes", lambda: 1000)
     sizes = {50: "device", 51: "pinned", 500: "pinned", 501: "disk"}
     assert {n: choose_home("auto", n, device, on_disk=True) for n in sizes} == sizes

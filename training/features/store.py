@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.base import free_gpu_memory
 from models.errors import ConfigError
 from models.shards import replace_durably
 
@@ -47,7 +48,7 @@ def choose_home(home: str, size: int, device: torch.device, *, on_disk: bool) ->
     if home == "auto":
         free = {"device": free_host_bytes()}
         if device.type == "cuda":
-            free = {"device": torch.cuda.mem_get_info(device)[0], "pinned": free_host_bytes()}
+            free = {"device": free_gpu_memory(device), "pinned": free_host_bytes()}
         home = next((name for name, room in free.items() if size <= SHARE_OF_FREE * room), "disk")
     if home == "disk" and not on_disk:
         raise ConfigError(

@@ -100,7 +100,7 @@ def d2l_part(subject: Subject, request: EfficiencyRequest, meter: Meter) -> dict
         for mode, layers_at_once in (("layer by layer", 1), ("batched", None)):
             needed = max(batched_bytes(subject, hyper, p, layers_at_once=layers_at_once) for p in group)
             limit = free_bytes(base.device) if request.memory_gib is None else request.memory_gib * 2**30
-            if limit is not None and needed > 0.9 * limit:
+            if needed > 0.9 * limit:
                 why = f"would need about {needed / MIB:,.0f} MiB, {limit / MIB:,.0f} MiB are free"
                 found[name][mode] = {"left_out": why}
                 continue

@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from models.base import FrozenBase, load_base, pick_device
+from models.base import FrozenBase, free_gpu_memory, load_base, pick_device
 from models.checkpoint import CheckpointMeta, find_checkpoint, load_network, read_meta
 from models.engine import Engine
 from models.errors import CheckpointError
@@ -21,6 +19,7 @@ from models.presets import MemorySpec, Preset, load_preset
 from models.router import AnswerabilityGate
 from training.bench.efficiency.bases import TINY_SPEC, random_base
 from training.bench.efficiency.request import EfficiencyRequest
+from training.features.store import free_host_bytes
 
 GIB = 2**30
 PACKAGES = ("torch", "transformers", "bm25s", "numpy", "lancedb")
@@ -96,17 +95,9 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """Return the memory that a call may still take, None where nobody knows."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        # What the allocator has reserved and not given out is free as well.
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return None if found is None else 1024 * int(found[1])
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that a call may still take."""
+    return free_gpu_memory(device) if device.type == "cuda" else free_host_bytes()
 
 
 def _trained(request: EfficiencyRequest, preset: Preset) -> Subject:
