@@ -23,6 +23,7 @@ from models.network import MemoryNetwork
 from training.bench.records import bench_records
 from training.bench.samples import Sample, Suite
 from training.bench.suites.assemble import shuffled
+from training.datasets.context import Context
 from training.library import Ask, Candidates, Library, RoutedAsks
 
 BANKS = ("document", "all")
@@ -36,6 +37,21 @@ def default_k(bank: str, network: MemoryNetwork | None) -> int:
     return DEFAULT_K if bank == "document" or network is None else network.spec.router.top_k
 
 
+class Shelf:
+    """The library that was made last, for a suite that reads the same documents; let go before another is made."""
+
+    def __init__(self) -> None:
+        self._contexts: list[Context] = []
+        self._library: Library | None = None
+
+    def library(self, contexts: list[Context], make: Callable[[], Library]) -> Library:
+        """Return the library of some documents."""
+        if self._library is None or contexts != self._contexts:
+            self._library = None  # two need not fit side by side
+            self._library, self._contexts = make(), contexts
+        return self._library
+
+
 class SuiteBank:
     """The documents of a suite as memory; with the bank `document`, of those alone that some sample asks.
 
@@ -44,7 +60,7 @@ class SuiteBank:
         kind: One of `BANKS`.
         top_k: Atoms a question is given.
         cache: Folder of the atoms; None for the user's.
-        previous: A bank whose library serves this one too, where both hold the same documents.
+        shelf: Where the library is found, or left for the next suite.
     """
 
     def __init__(
@@ -57,20 +73,22 @@ class SuiteBank:
         top_k: int,
         seed: int = 0,
         cache: Path | None = None,
-        previous: SuiteBank | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.suite, self.kind, self.top_k = suite, kind, top_k
         self.route_rows = GPU_ROUTE_ROWS if base.device.type == "cuda" else CPU_ROUTE_ROWS
         strange = strangers(suite, seed)
         documents = documents_read(suite, kind, strange)
         self._passage = {document: passage for passage, document in enumerate(documents)}
-        self._contexts = [suite.contexts[document] for document in documents]
-        if previous is not None and previous._contexts == self._contexts:
-            self.library = previous.library
-        else:
-            self.library = Library(base, network, bench_records(self._contexts, cache=cache))
+        contexts = [suite.contexts[document] for document in documents]
+
+        def make() -> Library:
+            library = Library(base, network, bench_records(contexts, cache=cache))
             if network is not None:
-                self.library.compile()
+                library.compile()
+            return library
+
+        self.library = (shelf or Shelf()).library(contexts, make)
         self._gold = [{q.question_id: q.gold_atom_ids for q in r.qa_pairs} for r in self.library.records]
         self.asks = [self._ask(sample) for sample in suite.samples]
         self._strange = [None if found is None else self._stranger(*found) for found in strange]

@@ -120,6 +120,7 @@ class _Run:
     def __init__(self, request: BenchRequest, suites: Sequence[Suite], emit: Emit) -> None:
         from models.base import load_base
         from models.presets import load_preset
+        from training.bench.bank import Shelf
         from training.bench.journal import Journal, parts_of
         from training.bench.metrics import score
         from training.bench.results import HEADER, ROWS
@@ -143,7 +144,7 @@ class _Run:
         parts = parts_of(suites, list(self.systems))
         self.journal = Journal(request.out / ROWS, parts, chunk=self.chunk, resume=resume)
         self._write_header()
-        self._bank: SuiteBank | None = None
+        self.shelf = Shelf()
 
     def measure(self, suite: Suite) -> None:
         """Ask every system every sample that has no row yet."""
@@ -197,9 +198,8 @@ class _Run:
             kind=self.request.bank,
             top_k=self.header["k"],
             seed=self.request.seed,
-            previous=self._bank,
+            shelf=self.shelf,
         )
-        self._bank = bank
         prompts = Prompts(self.base, protocol_for(self.request.protocol, suite))
         self.header["suites"][suite.name] |= {**bank.facts(), **prompts.facts()}
         self._write_header()

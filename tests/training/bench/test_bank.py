@@ -1,3 +1,4 @@
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,10 @@ import training.bench.records
 from models.lexical import LexicalIndex
 from tests.models.tiny import tiny_network, tiny_spec
 from tests.training.bench.worlds import HARBOUR, TOWN, ZOO, bank_of, small_suite
-from training.bench.bank import joined, strangers, taken
+from training.bench.bank import Shelf, SuiteBank, joined, strangers, taken
 from training.bench.records import bench_records
 from training.datasets.context import QAItem
+from training.library import Library
 from training.records import DataError
 
 
@@ -154,16 +156,18 @@ def test_bm25_ranks_the_gold_atom_by_words(base, network):
     assert (bank.bm25_rank(0), bank.bm25_rank(1)) == (3, None)
 
 
-def test_a_bank_over_the_same_documents_shares_the_library(base, network):
-    first = bank_of(base, network)
-    from training.bench.bank import SuiteBank
+def test_banks_over_the_same_documents_share_a_library_and_others_let_it_go(base, network, monkeypatch):
+    shelf = Shelf()
 
-    def after(suite):
-        return SuiteBank(base, network, suite, kind="document", top_k=2, previous=first)
+    def library_of(suite):
+        return SuiteBank(base, network, suite, kind="document", top_k=2, shelf=shelf).library
 
-    assert after(small_suite("again")).library is first.library
-    fewer = replace(small_suite(), samples=small_suite().samples[:1])
-    assert after(fewer).library is not first.library
+    first = library_of(small_suite())
+    assert library_of(small_suite("again")) is first
+    first, compiled = weakref.ref(first), []
+    monkeypatch.setattr(Library, "compile", lambda self: compiled.append(first() is None))
+    library_of(replace(small_suite(), samples=small_suite().samples[:1]))
+    assert compiled == [True]  # the first was gone by then
 
 
 def test_atoms_are_made_once_and_read_from_the_cache(tmp_path, monkeypatch):
