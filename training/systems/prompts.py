@@ -22,7 +22,7 @@ from training.systems.documents import Documents
 from training.systems.evidence import asked_passages, best_atoms
 
 EVIDENCE = ("atoms", "document")
-PART_TOKENS = 16_384  # padding included; documents of one batch differ in length by ten
+PART_TOKENS = 16_384  # padding included; the longest document of a batch is ten times as long as the shortest
 
 
 class BarePrompts:
@@ -81,7 +81,7 @@ class TextPrompts:
         self._known: dict[tuple[int, str], Tensor] = {}
 
     def parts(self, batch: Batch, *, top_k: int) -> Iterator[tuple[Tensor, Targets]]:
-        """Yield prompts with answers, short ones first; in the language-model rows' are `top_k` atoms or a document."""
+        """Yield the language-model rows' prompts with answers, short ones first, with `top_k` atoms or a document."""
         prompts = self._prompts(batch.question_B[: batch.num_lm].tolist(), self.contexts(batch, top_k=top_k))
         sequences = [prompt + reply for prompt, reply in zip(prompts, self._replies(batch), strict=True)]
         for rows in length_batches([len(s) for s in sequences], PART_TOKENS):
