@@ -88,6 +88,7 @@ def _left_by_another_machine(folder: Path, error: Exception) -> list[AnnotationR
     if not files:
         raise DataError(
             f"cannot make atoms here: {error}",
-            hint=f"Install d2a with its dependencies, or copy {folder.name} into {folder.parent} from where it is",
+            hint=f"Install d2a with its dependencies, or copy {folder.name} into {folder.parent} from a machine where "
+            "`python -m training.bench.prepare` has made it with the same --limit, --seed and --bank",
         ) from error
     return read_records(files[-1])
