@@ -280,7 +280,7 @@ def gpu_memory(device: torch.device) -> int:
 
 
 def free_gpu_memory(device: torch.device) -> int:
-    """Return how many bytes of a GPU this process may still fill: of the card's and of its own share the smaller rest.
+    """Return how many bytes of a GPU this process may still fill: the less of what card and share have left.
 
     What the allocator has reserved and not given out is free as well.
     """

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
+from typing import Generic, TypeVar
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 INSTRUCTION = "Answer the question with a short phrase. Reply unanswerable if you do not know the answer."
 REFUSAL = "unanswerable"
+Key = TypeVar("Key", bound=Hashable)
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: str, context: str | None = None) -> list[int]:
@@ -34,6 +37,19 @@ def all_prompt_ids(
     else:
         turns = [[{"role": "user", "content": f"{INSTRUCTION}\n\n{text}"}] for text in texts]
     return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
+
+
+class KeptPrompts(Generic[Key]):
+    """Token ids of prompts by what they are made of: each is rendered once, and all new ones in one call."""
+
+    def __init__(self) -> None:
+        self._ids: dict[Key, np.ndarray] = {}
+
+    def ids(self, keys: Sequence[Key], render: Callable[[list[Key]], list[list[int]]]) -> list[np.ndarray]:
+        """Return the ids, one `[L]` a key; `render` makes those of keys that are new."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._ids]
+        self._ids.update((key, np.array(ids, dtype=np.int32)) for key, ids in zip(new, render(new), strict=True))
+        return [self._ids[key] for key in keys]
 
 
 def question_lengths(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list[int]:

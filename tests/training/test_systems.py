@@ -140,9 +140,10 @@ def test_a_batch_read_in_parts_by_length_is_the_batch(name, monkeypatch):
     assert parts.row_T.tolist() == whole.row_T.tolist() == sorted(whole.row_T.tolist())
     assert parts.target_T.tolist() == whole.target_T.tolist()
     torch.testing.assert_close(parts.logits_TV, whole.logits_TV)
-    for name, (total, count) in figures.items():
-        torch.testing.assert_close(in_parts[name][0], total, msg=name)
-        assert in_parts[name][1] == count
+    assert figures.keys() == in_parts.keys() == {"lm", "tokens"}
+    for (total, count), (total_of_parts, count_of_parts) in zip(figures.values(), in_parts.values(), strict=True):
+        torch.testing.assert_close(total_of_parts, total)
+        assert count_of_parts == count
 
 
 @pytest.mark.parametrize("name", SYSTEMS[:-1])

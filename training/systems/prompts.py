@@ -14,7 +14,7 @@ from torch import Tensor
 from models.base import FrozenBase
 from models.encoder import length_batches, pad
 from models.errors import ConfigError
-from models.prompts import REFUSAL, all_prompt_ids, end_ids
+from models.prompts import REFUSAL, KeptPrompts, all_prompt_ids, end_ids
 from training.batches import Batch
 from training.config import TrainConfig
 from training.features import FeatureCache, LiveFeatures, Targets, Texts
@@ -22,7 +22,7 @@ from training.systems.documents import Documents
 from training.systems.evidence import asked_passages, best_atoms
 
 EVIDENCE = ("atoms", "document")
-PART_TOKENS = 16_384  # padding included; the longest document of a batch is ten times as long as the shortest
+PART_TOKENS = 16_384  # padding included, which two thirds of a whole batch of documents would be
 
 
 class BarePrompts:
@@ -78,7 +78,7 @@ class TextPrompts:
         end = min(end_ids(base.tokenizer, base.model.generation_config.eos_token_id))
         replies = base.tokenizer([*texts.answers, REFUSAL], add_special_tokens=False)["input_ids"]
         self.replies = [[*ids[: config.max_answer_tokens], end] for ids in replies]
-        self._known: dict[tuple[int, str], Tensor] = {}
+        self._kept = KeptPrompts()
 
     def parts(self, batch: Batch, *, top_k: int) -> Iterator[tuple[Tensor, Targets]]:
         """Yield the language-model rows' prompts with answers, short ones first, with `top_k` atoms or a document."""
@@ -108,10 +108,10 @@ class TextPrompts:
         return [self.replies[-1 if refused else q] for q, refused in zip(questions, refuse, strict=True)]
 
     def _prompts(self, questions: list[int], contexts: list[str]) -> list[list[int]]:
-        """Token ids of prompts, kept: every epoch asks the same, and rendering them takes as long as a step."""
-        keys = list(zip(questions, contexts, strict=True))
-        new = list(dict.fromkeys(key for key in keys if key not in self._known))
-        asked, given = [self.texts.questions[q] for q, _ in new], [context for _, context in new]
-        found = all_prompt_ids(self.base.tokenizer, asked, given)
-        self._known |= {key: torch.tensor(ids, dtype=torch.int32) for key, ids in zip(new, found, strict=True)}
-        return [self._known[key].tolist() for key in keys]
+        """Token ids of prompts, kept, since every epoch asks the same."""
+
+        def render(new: list[tuple[int, str]]) -> list[list[int]]:
+            asked, given = [self.texts.questions[question] for question, _ in new], [context for _, context in new]
+            return all_prompt_ids(self.base.tokenizer, asked, given)
+
+        return [ids.tolist() for ids in self._kept.ids(list(zip(questions, contexts, strict=True)), render)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.base import FrozenBase
-from models.prompts import all_prompt_ids
+from models.prompts import KeptPrompts, all_prompt_ids
 from training.features.texts import cut_texts
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Prompts:
         room = self._num_positions - self.max_new_tokens - RESERVED_TOKENS
         self._max_context_tokens = max(1, min(protocol.max_context_tokens, room))
         self._cut: dict[str, str] = {}
-        self._known: dict[tuple[str, str | None, bool], np.ndarray] = {}
+        self._kept = KeptPrompts()
 
     def facts(self) -> dict[str, Any]:
         """Return what the header says of the prompts."""
@@ -49,14 +49,14 @@ class Prompts:
             is_trained: The system learnt our prompt, and keeps it under every protocol.
         """
         official = None if is_trained else self._protocol.official
+
+        def render(new: Sequence[tuple[str, str | None, bool]]) -> list[list[int]]:
+            if official is None:
+                return all_prompt_ids(self._tokenizer, [q for q, _, _ in new], [self.cut(text) for _, text, _ in new])
+            return [official.ids(self._tokenizer, q, t, num_positions=self._num_positions) for q, t, _ in new]
+
         keys = [(question, text, official is None) for question, text in zip(questions, texts, strict=True)]
-        new = [key for key in dict.fromkeys(keys) if key not in self._known]
-        if official is None:
-            found = all_prompt_ids(self._tokenizer, [q for q, _, _ in new], [self.cut(text) for _, text, _ in new])
-        else:
-            found = [official.ids(self._tokenizer, q, t, num_positions=self._num_positions) for q, t, _ in new]
-        self._known.update((key, np.array(ids, dtype=np.int32)) for key, ids in zip(new, found, strict=True))
-        return [self._known[key] for key in keys]
+        return self._kept.ids(keys, render)
 
     def cut(self, text: str | None) -> str | None:
         """Return the text, or as much of it as the prompt may hold."""
