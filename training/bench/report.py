@@ -35,7 +35,8 @@ IN_CONTEXT = ("base+ctx", "doc2atom+ctx")
 # Parts of the header that tables show.
 TABULATED = ("suites", "systems", "seconds")
 READING = """\
-Scores are percentages. F1, ROUGE-L and EM are the same for every suite; the official column is the set's own metric.
+Scores are percentages. F1, ROUGE-L and EM are the same for every suite, but that F1 of Chinese counts the words of the
+official metric; the official column is the set's own metric.
 Intervals are 95 % percentile bootstrap over samples (2,000 draws, seed 0), which takes samples as independent although
 several may ask of one document. A row that failed scores 0 and stays in the mean. In-domain means that a training
 split of the set's family is in the checkpoint's data manifest; zero-shot, that none is; unknown, that there is no such

@@ -81,6 +81,13 @@ def test_chinese_is_scored_by_the_words_of_jieba():
     assert qa_f1_zh("清华", ["北京"]) == qa_f1_zh("", ["北京"]) == 0.0
 
 
+def test_f1_of_chinese_counts_its_words_too_for_no_space_parts_them():
+    found = score("qa_f1_zh", "北京的大学", sample("北京的"))
+    assert found["f1"] == found["official"] == pytest.approx(0.8)
+    assert score("qa_f1", "北京的大学", sample("北京的"))["f1"] == 0.0
+    assert score("qa_f1_zh", "unanswerable", sample(kind="off_topic"))["f1"] == 1.0
+
+
 def test_chinese_punctuation_case_and_blanks_do_not_count_but_the_opening_title_mark_does():
     assert qa_f1_zh("北京。", ["“北京”！"]) == qa_f1_zh("GDP 增长", ["gdp增长"]) == 1.0
     # Of 《红楼梦》 the list has the closing mark alone: 《 | 红楼梦 against 红楼梦: 1 of 2 and 1 of 1.

@@ -41,18 +41,20 @@ def score(metric: str, prediction: str, sample: Sample) -> dict[str, float]:
 
     Returns:
         `f1` of words, `em`, `rouge_l`, and `official` under `metric`, each in [0, 1] and the best over the references.
-        A sample that has none is answered by the refusal alone.
+        Words of Chinese, which spaces do not part, are the official metric's. A sample that has no references is
+        answered by the refusal alone.
 
     Raises:
         ConfigError: No such metric.
         D2AError: The metric needs a package that is not installed.
     """
     references = sample.references or (REFUSAL,)
+    official = _official(metric, prediction, sample)
     return {
-        "f1": token_f1(prediction, references),
+        "f1": official if metric == "qa_f1_zh" else token_f1(prediction, references),
         "em": exact_match(prediction, references),
         "rouge_l": rouge_l(prediction, references),
-        "official": _official(metric, prediction, sample),
+        "official": official,
     }
 
 
