@@ -14,34 +14,23 @@ from models.errors import ConfigError
 from models.prompts import prompt_ids
 from models.static_lora import StaticLora
 from tests.models.tiny import FAMILIES, tiny_base, tiny_spec, whole_logits
-from tests.training.samples import colours, make_record
-from training.batches import Sampler, fixed_plan
-from training.config import TrainConfig
+from tests.training.asked import CONFIG, LAKES, RECORDS, answerable, drawn, passages
+from tests.training.samples import make_record
 from training.curriculum import Phase
-from training.episodes import ANSWERABLE, build_episodes
 from training.features import LiveFeatures, Texts
 from training.losses import TeacherTopK
 from training.systems.answers import AnswerLogits
 from training.systems.d2l import D2LSystem, mean_by_row, topk_cross_entropy
 from training.systems.documents import Documents
-from training.systems.evidence import asked_passages, best_atoms, strangers, swapped
+from training.systems.evidence import best_atoms
 from training.systems.prompts import BarePrompts, TextPrompts
 from training.systems.reader import StaticSystem
 from training.systems.sensitivity import context_sensitivity
 
-CONFIG = TrainConfig(
-    global_batch=8, batch_route=6, share_sibling=0.25, share_absent=0.25, distill_top_k=20, distill_temperature=1.0
-)
 PHASE = Phase(stage=1, is_last=True, top_k=2, weights={"lm": 1.0})
 TEACHER_PHASE = replace(PHASE, weights={"lm": 1.0, "distill": 1.0})
 HYPER = D2LConfig(width=16, head_dim=4, num_encoder_blocks=2, rank=4, max_chunk_tokens=40)
 SYSTEMS = ("d2l", "reader with atoms", "reader with document", "blind")
-RECORDS = tuple(colours(8))
-# One question, four answers: whoever does not read cannot get below the entropy of the answers.
-LAKES = tuple(
-    make_record(f"Lake {i}", [f"The lake is {colour}."], [("Its colour?", colour, [0])])
-    for i, colour in enumerate(("red", "blue", "white", "black"))
-)
 RATES = {"d2l": 0.003, "reader with atoms": 0.03, "reader with document": 0.03, "blind": 0.03}
 base_of = functools.cache(tiny_base)
 
@@ -72,24 +61,6 @@ def system_of(name, base, records=RECORDS, *, form="raw", seed=5):
     return StaticSystem(base, lora, prompts)
 
 
-@functools.cache
-def sampler_of(records=RECORDS):
-    """Return the sampler of some records."""
-    return Sampler(build_episodes(records), CONFIG, "cpu")
-
-
-def drawn(step=0, *, part=None):
-    """Return a batch with near misses and absent documents in it."""
-    plan = sampler_of().plan(step)
-    return sampler_of().collate(plan.part(*part) if part else plan, None)
-
-
-def answerable(records=RECORDS):
-    """Return every answerable question, asked of its own passage."""
-    sampler = sampler_of(records)
-    return sampler.collate(fixed_plan(sampler.rows[ANSWERABLE], library=False), None)
-
-
 def trained(system, batch, *, steps, rate):
     """Train on one batch; return the language-model loss, nats a token, of every step."""
     optimiser = torch.optim.Adam(system.parameters(), lr=rate)
@@ -114,11 +85,6 @@ def sensitivity_of(system, batch, records):
     """Return what another article's document changes."""
     articles = torch.tensor(Documents.of(records).article_of_atom)
     return context_sensitivity(lambda asked: system.answer(asked, top_k=2), batch, articles)
-
-
-def passages(batch, records=RECORDS):
-    """Return the passages that a batch's language-model rows are asked of."""
-    return asked_passages(batch, torch.tensor(Documents.of(records).passage_of_atom))
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -291,72 +257,11 @@ def test_a_document_is_read_as_written_or_atom_by_atom(form, text):
     assert text in base_of("llama").tokenizer.decode(system.chunks[0][0])
 
 
-def test_a_long_document_is_cut_after_its_last_token():
-    documents = Documents.of([make_record("T", ["A b c.", "D e."], []), make_record("T", ["A b."], [])])
-    # a token a character
-    assert documents.cut(base_of("llama").tokenizer, 4).texts == ["A b ", "A b."]
-
-
-def test_untitled_passages_are_articles_of_their_own():
-    records = [make_record(title, ["A.", "B."], []) for title in ("", "T", "", "T")]
-    documents = Documents.of(records)
-    assert documents.passage_of_atom == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert documents.article_of_atom == [0, 0, 1, 1, 2, 2, 1, 1]
-
-
 def test_other_documents_and_prompts_are_refused():
     with pytest.raises(ConfigError, match="documents must be one of raw, atoms"):
         Documents.of(RECORDS, form="pages")
     with pytest.raises(ConfigError, match="prompt must be one of atoms, document"):
         system_of("reader with pictures", base_of("llama"))
-
-
-def test_a_row_is_asked_of_the_passage_that_the_episode_names():
-    sampler, plan = sampler_of(), sampler_of().plan(0)
-    batch, found = drawn(), passages(drawn())
-    expected = torch.tensor(sampler.host.passage[plan.episode_B[: plan.num_lm]])
-    absent = torch.tensor(plan.absent_B[: plan.num_lm])
-    assert absent.any() and not absent.all()
-    assert torch.equal(found[~absent], expected[~absent])
-    home = sampler.e["passage_of_question"][batch.question_B[: batch.num_lm]]
-    assert (found[absent] != home[absent]).all()
-
-
-def test_a_missing_document_is_replaced_by_the_best_other_one():
-    sampler, batch = sampler_of(), drawn()
-    for row in sampler.plan(0).absent_B[: batch.num_lm].nonzero()[0]:
-        best = batch.candidate_BC[row][batch.lexical_BC[row].argmax()]
-        assert passages(batch)[row] == best // 3  # three atoms a passage
-
-
-def test_text_in_the_prompt_is_the_best_atoms_with_a_gold_one_among_them():
-    batch = answerable()
-    lexical = torch.zeros_like(batch.lexical_BC)
-    lexical[:, :3] = torch.tensor([0.1, 0.3, 0.2])
-    chosen = best_atoms(replace(batch, lexical_BC=lexical), top_k=2)
-    # Passage 0 holds atoms 0 to 2, and its questions' gold atoms are 0, 1 and 2: the first one is missed by words.
-    assert chosen[:3] == [[1, 0], [1, 2], [1, 2]]
-
-
-def test_text_in_the_prompt_holds_no_more_atoms_than_there_are():
-    assert best_atoms(answerable(LAKES), top_k=5) == [[0], [1], [2], [3]]
-
-
-def test_swapping_gives_every_question_what_its_donor_was_given():
-    batch = drawn()
-    donor = torch.arange(batch.num_lm).roll(1)
-    other = swapped(batch, donor)
-    assert torch.equal(passages(other), passages(batch)[donor])
-    assert best_atoms(other, top_k=2) == [best_atoms(batch, top_k=2)[d] for d in donor.tolist()]
-    assert torch.equal(other.question_B, batch.question_B) and torch.equal(other.refuse_B, batch.refuse_B)
-    assert torch.equal(other.candidate_BC[batch.num_lm :], batch.candidate_BC[batch.num_lm :])
-
-
-def test_a_stranger_is_the_next_row_of_another_article():
-    records = [make_record(title, ["A b."], [("A?", "b", [0])]) for title in ("S", "S", "T", "U")]
-    batch = answerable(tuple(records))
-    # Rows 0 and 1 share an article, so the first one's stranger is row 2; after the last row comes the first.
-    assert strangers(batch, torch.tensor(Documents.of(records).article_of_atom)).tolist() == [2, 2, 3, 0]
 
 
 def test_the_probe_compares_losses_and_best_tokens_of_fair_rows():
