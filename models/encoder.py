@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from models.base import FrozenBase
 from models.presets import MemorySpec
 
+CPU_BATCH_TOKENS, BATCH_TOKENS = 1024, 4096  # a CPU's caches hold the states of fewer
+
 
 class ProjectionHead(nn.Sequential):
     """LayerNorm, Linear, GELU, Linear: pooled states `[..., D]` to embeddings `[..., d_embed]`."""
@@ -44,11 +46,14 @@ def text_features(
     texts: Sequence[str],
     *,
     with_entry: bool,
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
 ) -> TextFeatures:
     """Encode `texts` behind the shared prefix, whose own positions are dropped.
 
     Texts are cut at `spec.max_atom_tokens` tokens. Batches are built from texts of similar length.
+
+    Args:
+        batch_tokens: Of a batch at most, padding included; None takes what suits the device.
 
     Returns:
         Features in the order of `texts`.
@@ -60,6 +65,8 @@ def text_features(
     entry: list[Tensor] = [torch.empty(0)] * (len(ids) if with_entry else 0)
     boundary = base.num_layers - spec.num_memory_layers
     skip = len(base.prefix_ids)
+    if batch_tokens is None:
+        batch_tokens = CPU_BATCH_TOKENS if base.device.type == "cpu" else BATCH_TOKENS
     for rows in length_batches([len(i) for i in ids], batch_tokens):
         ids_BL, mask_BL = pad([base.prefix_ids + ids[r] for r in rows], base.device)
         states = base.run_layers(base.embed(ids_BL), start=0, stop=min(spec.num_encoder_layers, boundary))

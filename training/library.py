@@ -29,8 +29,8 @@ from models.router import MASKED_SCORE, atom_metadata, gate_features
 from models.stored_states import as_stored
 
 MAX_NEW_TOKENS = 32
-# Tokens that are encoded at once, padding included.
-CPU_ENCODE_TOKENS, GPU_ENCODE_TOKENS = 4096, 65536
+# Tokens that a GPU encodes at once, padding included.
+GPU_ENCODE_TOKENS = 65536
 # Tokens of atoms that run through the memory layers at once on a CPU, where padding costs as much as they do.
 CPU_SLOT_TOKENS = 2048
 COMPILE_ATOMS = 2048  # at once: their states stand in float32 for a moment, and beside those that are kept
@@ -335,7 +335,7 @@ class Library:
         return None
 
     def _features(self, texts: Sequence[str], *, with_entry: bool = False) -> TextFeatures:
-        tokens = GPU_ENCODE_TOKENS if self.base.device.type == "cuda" else CPU_ENCODE_TOKENS
+        tokens = GPU_ENCODE_TOKENS if self.base.device.type == "cuda" else None
         return text_features(self.base, self.network.spec, texts, with_entry=with_entry, batch_tokens=tokens)
 
     def _prompts(self, asks: Sequence[Ask], contexts: Sequence[str | None] | None = None) -> list[list[int]]:
