@@ -1,4 +1,4 @@
-"""Frozen features: rows of different length, states equal to those of the base, and every home like no cache."""
+"""Frozen features: states equal to those of the base, and every home like no cache."""
 
 import json
 from dataclasses import replace
@@ -20,8 +20,7 @@ from training.batches import Sampler
 from training.config import TrainConfig
 from training.curriculum import LOSSES, LossWeights
 from training.episodes import build_episodes
-from training.features import FeatureCache, LiveFeatures, Ragged, Texts, build_cache, store
-from training.features.ragged import batches, take
+from training.features import FeatureCache, LiveFeatures, Texts, build_cache, store
 from training.features.store import choose_home, is_complete, new_file, open_file
 from training.features.texts import cache_key
 from training.step import TrainStep
@@ -59,38 +58,6 @@ def tensors_in(*values):
         else:
             found += tensors_in(*(value if isinstance(value, tuple) else vars(value).values()))
     return found
-
-
-def test_ragged_rows_come_back_padded_with_zeros_in_the_asked_order():
-    rows = [torch.full((n, 2), float(n)) for n in (3, 1, 2)]
-    padded, lengths = Ragged.of(rows).padded(torch.tensor([1, 2, 1]))
-    assert lengths.tolist() == [1, 2, 1]
-    assert padded[..., 0].tolist() == [[1, 0], [2, 2], [1, 0]]
-
-
-def test_ragged_token_ids_pad_alike_and_join():
-    ragged = Ragged.of_ids([[7, 8], [], [9]])
-    assert ragged.padded(torch.tensor([2, 0, 1]))[0].tolist() == [[9, 0], [7, 8], [0, 0]]
-    assert ragged.joined(torch.tensor([2, 1, 0, 2])).tolist() == [9, 7, 8, 9]
-
-
-def test_padding_is_zero_whatever_the_first_row_holds():
-    ragged = Ragged.of([torch.tensor([torch.inf]), torch.tensor([1.0, 2.0])])
-    assert ragged.padded(torch.tensor([1, 0]))[0].tolist() == [[1, 2], [torch.inf, 0]]
-
-
-def test_batches_are_short_rows_first_and_within_the_limit():
-    # Sorted 2 3 3 9 20: 2 x 3 = 6 fit into 8, a third row would make 9; 9 and 20 each come alone.
-    found = list(batches(torch.tensor([20, 3, 9, 2, 3]), 8))
-    assert [b.tolist() for b in found] == [[3, 1], [4], [2], [0]]
-
-
-@pytest.mark.gpu
-def test_rows_in_host_memory_are_moved_to_the_device():
-    flat = torch.randn(50, 3)
-    index = torch.tensor([4, 49, 4, 0], device="cuda")
-    for kept in (flat, flat.pin_memory()):
-        torch.testing.assert_close(take(kept, index), flat.cuda()[index])
 
 
 @pytest.mark.gpu
