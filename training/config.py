@@ -38,7 +38,7 @@ class TrainConfig:
             of a sibling passage, half of their own that does not answer them; all of one kind where there is no other.
         share_absent: Share of language-model questions asked of all other passages, with the refusal as target.
         share_withheld: Share of language-model questions asked of their passage without its gold and supporting atoms,
-            with the refusal as target.
+            with the refusal as target; none for systems that read it whole.
         foreign_probes: Keep the probes of records made offline that are other documents' questions; a run with
             `share_sibling` or `batch_route` draws such questions by itself.
         refuse_near_miss: Unanswerable questions of a passage train the model to refuse, instead of suppressing the

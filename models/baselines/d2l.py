@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.baselines.perceiver import GatedMLP, Perceiver
-from models.encoder import pad
+from models.encoder import length_batches, pad
 from models.errors import ConfigError
 from models.injection import ComposedAdapter
 from models.presets import MemorySpec
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from models.base import FrozenBase, Site
 
 PUBLISHED_HIDDEN_SIZE = 2304  # of Gemma-2-2B, for which the defaults below were published
+BATCH_TOKENS = 16_384  # of chunks that are read together, padding included
 _DOCUMENT = "<<document>>"
 
 
@@ -195,9 +196,12 @@ class HyperLora(nn.Module):
         """
         number, num_layers = states_NLTD.shape[:2]
         half = states_NLTD.dtype != torch.float32
+        mask_XT = mask_NT.repeat_interleave(num_layers, 0)
         with torch.autocast(states_NLTD.device.type, dtype=states_NLTD.dtype if half else None, enabled=half):
-            read_XTD = self.project(states_NLTD.flatten(0, 1))
-            slots_XRD = self.perceiver(read_XTD, mask_NT.repeat_interleave(num_layers, 0))
+            # The projection is most of the work and of the memory, so padding takes no part in it.
+            projected = self.project(states_NLTD.flatten(0, 1)[mask_XT])
+            read_XTD = projected.new_zeros(*mask_XT.shape, projected.shape[-1]).index_put((mask_XT,), projected)
+            slots_XRD = self.perceiver(read_XTD, mask_XT)
         pairs_NLRF = self.heads(slots_XRD.float().unflatten(0, (number, num_layers)), layers)
         a_NLRI, b_NLRO = pairs_NLRF.split([self.d_in, self.d_out], dim=-1)
         return ChunkFactors(
@@ -245,14 +249,24 @@ def document_chunks(tokenizer: PreTrainedTokenizerBase, text: str, *, max_chunk_
 def chunk_factors(
     base: FrozenBase, hyper: HyperLora, chunks: Sequence[Sequence[int]], *, layers_at_once: int | None = None
 ) -> ChunkFactors:
-    """Read chunks with the frozen base and return their LoRA.
+    """Read chunks with the frozen base, those of like length together, and return their LoRA.
 
     Args:
         layers_at_once: Decoder layers that the hypernetwork sees in one call. None takes all, the batched mode; 1 is
             the iterative mode, which holds the states of one layer. Results are equal.
     """
-    ids_NT, mask_NT = pad(chunks, base.device)
+    batches = list(length_batches([len(chunk) for chunk in chunks], BATCH_TOKENS))
     size = layers_at_once or base.num_layers
+    parts = [_factors_of_batch(base, hyper, [chunks[row] for row in rows], size) for rows in batches]
+    place_N = torch.tensor([row for rows in batches for row in rows], device=base.device).argsort()
+    return ChunkFactors(
+        a_NLRI=torch.cat([p.a_NLRI for p in parts])[place_N], b_NLRO=torch.cat([p.b_NLRO for p in parts])[place_N]
+    )
+
+
+def _factors_of_batch(base: FrozenBase, hyper: HyperLora, chunks: Sequence[Sequence[int]], size: int) -> ChunkFactors:
+    """Return the LoRA of chunks that are padded to one length, `size` decoder layers at a time."""
+    ids_NT, mask_NT = pad(chunks, base.device)
     parts: list[ChunkFactors] = []
     waiting: list[Tensor] = []
     for layer, states_NTD in enumerate(entering_states(base, ids_NT)):

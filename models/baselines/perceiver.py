@@ -1,6 +1,7 @@
 """A Perceiver: learned latents read a sequence, learned queries read the latents.
 
-N sequences, T their tokens, D the Perceiver's width, Q latents or queries, H heads, F a head's features.
+N sequences, T their tokens, D the Perceiver's width, Q latents or queries, H heads, K heads of keys and values, F a
+head's features.
 Source: Doc-to-LoRA (Charakorn et al., 2026), whose aggregator this describes; it has no positions of its own.
 """
 
@@ -50,9 +51,12 @@ class CrossAttention(nn.Module):
     def forward(self, x_NQD: Tensor, context_NTD: Tensor, mask_NT: Tensor | None) -> Tensor:
         """Return what the queries read, `[N, Q, D]`; `mask_NT` is True at real tokens."""
         query_NHQF = self._heads(self.query(x_NQD))
-        key_NHTF, value_NHTF = self._heads(self.key(context_NTD)), self._heads(self.value(context_NTD))
+        key_NKTF, value_NKTF = self._heads(self.key(context_NTD)), self._heads(self.value(context_NTD))
         mask = None if mask_NT is None else mask_NT[:, None, None, :]
-        read_NHQF = F.scaled_dot_product_attention(query_NHQF, key_NHTF, value_NHTF, attn_mask=mask, enable_gqa=True)
+        # Heads that share keys stand behind each other as queries: nothing is causal, and fast kernels take a mask so.
+        grouped_NKQF = query_NHQF.unflatten(1, (key_NKTF.shape[1], -1)).flatten(2, 3)
+        read_NKQF = F.scaled_dot_product_attention(grouped_NKQF, key_NKTF, value_NKTF, attn_mask=mask)
+        read_NHQF = read_NKQF.reshape(query_NHQF.shape)
         return self.out(read_NHQF.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -130,6 +130,19 @@ def test_padding_of_a_chunk_changes_nothing():
     torch.testing.assert_close(together.b_NLRO[:1], alone.b_NLRO, atol=1e-5, rtol=1e-4)
 
 
+def test_chunks_come_back_in_their_order_however_many_are_read_at_once(monkeypatch):
+    base = tiny_base("llama")
+    hyper = hyper_over(base)
+    chunks = [
+        chunk for size in (35, 5, 20) for chunk in document_chunks(base.tokenizer, LONG[:size], max_chunk_tokens=40)
+    ]
+    alone = [chunk_factors(base, hyper, [chunk]) for chunk in chunks]
+    monkeypatch.setattr("models.baselines.d2l.BATCH_TOKENS", len(chunks[0]))
+    together = chunk_factors(base, hyper, chunks)
+    torch.testing.assert_close(together.a_NLRI, torch.cat([f.a_NLRI for f in alone]), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(together.b_NLRO, torch.cat([f.b_NLRO for f in alone]), atol=1e-5, rtol=1e-4)
+
+
 def test_the_same_update_comes_in_half_precision():
     base = tiny_base("llama")
     hyper = hyper_over(base)
