@@ -28,7 +28,7 @@ from models.reranker import CrossEncoder, find_reranker
 from models.router import atom_metadata
 from models.static_lora import StaticLora
 from training.batches import Sampler
-from training.config import TrainConfig
+from training.config import READS, TrainConfig
 from training.episodes import FORMAT_VERSION as EPISODES_VERSION
 from training.episodes import Episodes, build_episodes
 from training.features import FeatureCache, LiveFeatures, Texts, build_cache
@@ -44,8 +44,6 @@ from training.systems.reader import StaticSystem
 from training.world import World
 
 Emit = Callable[[dict[str, Any]], None]
-# What each system reads: the first choice is the default.
-READS = {"doc2atom": ("atoms",), "d2l": ("raw", "atoms"), "reader": ("atoms", "document"), "blind": ("",)}
 BASIS_TEXTS = 64
 RERANK_WEIGHT = 1.0  # alpha_r, as published; without a reranker it stays 0
 

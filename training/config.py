@@ -1,14 +1,14 @@
 """Configuration of a training run, from sparse commented TOML in layers; imports no torch.
 
-A run's values come from the recipe's file (`configs/recipes`), then the model's file, then the model's table for
-that recipe, then overrides: so that every model takes both recipes.
+A run's values come from the recipe's file (`configs/recipes`), then the model's file, then the model's tables for
+that recipe and for what is trained, then overrides: so that every model takes both recipes.
 """
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
@@ -18,6 +18,8 @@ from models.errors import ConfigError
 from models.presets import RECIPES, MemorySpec, load_preset
 from training.curriculum import LossWeights, Phase, Stage, check_weight, parse_stages, phase_at
 
+# The systems that can be trained, and what each reads: the first choice is the default.
+READS = {"doc2atom": ("atoms",), "d2l": ("raw", "atoms"), "reader": ("atoms", "document"), "blind": ("",)}
 PROTECT_FORMS = ("l2", "null_space")
 BANKS = ("passage", "library")
 
@@ -177,11 +179,12 @@ class TrainConfig:
         return _from_dict(data, where="override")
 
 
-def load_config(name: str, *, recipe: str | None = None) -> TrainConfig:
+def load_config(name: str, *, recipe: str | None = None, system: str = "doc2atom") -> TrainConfig:
     """Load a shipped configuration by name, or any by the path of its TOML file.
 
     Args:
         recipe: None takes the file's own.
+        system: What is trained, of `READS`.
 
     Raises:
         ConfigError: No such file, broken TOML, an unknown key, or a value of the wrong kind.
@@ -202,13 +205,24 @@ def load_config(name: str, *, recipe: str | None = None) -> TrainConfig:
         raise ConfigError(f"config {name}: not valid TOML: {error}") from error
     chosen = recipe or data.get("recipe", TrainConfig.recipe)
     _require(chosen in RECIPES, "recipe", f"one of {', '.join(RECIPES)}", chosen)
-    tables = data.pop("recipes", {})
-    _check_keys(f"config {name}: recipes", tables, set(RECIPES))
-    layers = [tomllib.loads((shipped / "recipes" / f"{chosen}.toml").read_text("utf-8")), data, tables.get(chosen, {})]
-    merged: dict[str, Any] = {}
-    for layer in layers:
+    merged = tomllib.loads((shipped / "recipes" / f"{chosen}.toml").read_text("utf-8"))
+    named = [
+        _named_table(data, key, wanted, known, where=f"config {name}")
+        for key, wanted, known in (("recipes", chosen, RECIPES), ("systems", system, READS))
+    ]
+    for layer in (data, *named):
         merged = _merged(merged, layer)
     return _from_dict({**merged, "recipe": chosen}, where=f"config {name}")
+
+
+def _named_table(data: dict[str, Any], key: str, wanted: str, known: Iterable[str], *, where: str) -> Mapping[str, Any]:
+    """Take the tables at `key` out of a file and return the one that is wanted, empty where there is none."""
+    tables = data.pop(key, {})
+    _check_keys(f"{where}: {key}", tables, set(known))
+    table = tables.get(wanted, {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: {key}.{wanted} must be a table, got {table!r}")
+    return table
 
 
 def config_for(model: str) -> str:

@@ -151,7 +151,7 @@ def check_use(figures: dict[str, float], step: int, config: TrainConfig) -> None
         raise UnusedMemoryError(
             f"train: at step {step} another document's memory costs {gap:.3f} nats a token more than the right one, "
             f"less than probe_margin = {config.probe_margin}: the answers do not come from the memory",
-            hint="Use more memory layers or a higher learning rate; or train on with a later probe_from_step",
+            hint="Use more memory layers or another learning rate; or train on with a later probe_from_step",
         )
 
 

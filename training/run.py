@@ -84,7 +84,9 @@ class TrainRequest:
         """Return the configuration with every override applied."""
         named = {"model": self.model, "max_steps": self.max_steps, "max_minutes": self.max_minutes, "seed": self.seed}
         given = {k: v for k, v in named.items() if v is not None}
-        return load_config(self.config, recipe=self.recipe).with_overrides({**given, **self.overrides})
+        return load_config(self.config, recipe=self.recipe, system=self.system).with_overrides(
+            {**given, **self.overrides}
+        )
 
 
 def train(request: TrainRequest, *, on_event: Emit) -> Path:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from models.errors import ConfigError
 from models.presets import RECIPES, load_preset
 from training.config import LossWeights, TrainConfig, load_config, parse_overrides
 from training.curriculum import LOSSES, Stage
+from training.run import TrainRequest
 
 SHIPPED = sorted(
     f.name.removesuffix(".toml")
@@ -167,11 +169,30 @@ def test_overrides_reach_into_tables_and_leave_the_original_alone():
         ('[[stages]]\ntop_k = 1\nlosses = ["lma"]', "unknown loss 'lma'"),
         ("[[stages]]\ntop_k = 1\nweights = { lm = -1 }", "weights: lm must be a number from 0, got -1"),
         ("[recipes.mine]", "recipes: unknown key 'mine'"),
+        ("[systems.mine]", "systems: unknown key 'mine'"),
+        ("[systems]\ndoc2atom = 1", "systems.doc2atom must be a table, got 1"),
+        ("[recipes]\nd2a = 1", "recipes.d2a must be a table, got 1"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         config_of(tmp_path, text)
+
+
+def test_a_systems_table_is_for_it_alone_and_goes_over_the_recipes(tmp_path):
+    text = (
+        'recipe = "d2a"\nlearning_rate = 1.0\n[recipes.d2a]\nlearning_rate = 0.5\n[systems.d2l]\nlearning_rate = 0.1\n'
+    )
+    assert config_of(tmp_path, text).learning_rate == 0.5
+    assert config_of(tmp_path, text, system="reader").learning_rate == 0.5
+    assert config_of(tmp_path, text, system="d2l").learning_rate == 0.1
+
+
+@pytest.mark.parametrize("name", ["gemma", "qwen"])
+def test_doc_to_lora_trains_at_its_own_published_rate(name):
+    request = TrainRequest(config=name, data=None, out=Path("out"), system="d2l")
+    assert request.resolved().learning_rate == 4e-5
+    assert replace(request, overrides={"learning_rate": 1e-3}).resolved().learning_rate == 1e-3
 
 
 def test_an_unknown_name_says_what_to_pass():
