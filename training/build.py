@@ -134,7 +134,7 @@ class Builder:
         if self._reranker is not None:
             limit = self.spec.router.max_rerank_tokens
             rerank = rerank_scores(self._reranker, material.records, material.episodes, max_tokens=limit)
-        return Sampler(material.episodes, self._sampled, self.base.device, rerank=rerank)
+        return Sampler(material.episodes, self.config, self.base.device, rerank=rerank)
 
     def held_out(self, system: nn.Module, material: Material, world: World) -> HeldOut:
         """Return the evaluation of a system over held-out records."""
@@ -143,12 +143,6 @@ class Builder:
             articles = torch.tensor(Documents.of(material.records).article_of_atom, device=self.base.device)
         router = system if isinstance(system, TrainStep) else None
         return HeldOut(system=system, sampler=self.sampler(material), article_N=articles, router=router, world=world)
-
-    @property
-    def _sampled(self) -> TrainConfig:
-        """The configuration; where documents are read whole, nothing can be withheld from them."""
-        whole = self.system == "d2l" or self.reads == "document"
-        return replace(self.config, share_withheld=0.0) if whole else self.config
 
     def _memory(self, network: nn.Module, material: Material) -> TrainStep:
         features = self._features(self.spec, material)

@@ -20,6 +20,8 @@ from training.curriculum import LossWeights, Phase, Stage, check_weight, parse_s
 
 # The systems that can be trained, and what each reads: the first choice is the default.
 READS = {"doc2atom": ("atoms",), "d2l": ("raw", "atoms"), "reader": ("atoms", "document"), "blind": ("",)}
+# What a file may hold tables for, beside its own values.
+_TABLES: dict[str, Iterable[str]] = {"recipes": RECIPES, "systems": READS}
 PROTECT_FORMS = ("l2", "null_space")
 BANKS = ("passage", "library")
 
@@ -206,23 +208,19 @@ def load_config(name: str, *, recipe: str | None = None, system: str = "doc2atom
     chosen = recipe or data.get("recipe", TrainConfig.recipe)
     _require(chosen in RECIPES, "recipe", f"one of {', '.join(RECIPES)}", chosen)
     merged = tomllib.loads((shipped / "recipes" / f"{chosen}.toml").read_text("utf-8"))
-    named = [
-        _named_table(data, key, wanted, known, where=f"config {name}")
-        for key, wanted, known in (("recipes", chosen, RECIPES), ("systems", system, READS))
-    ]
-    for layer in (data, *named):
+    tables = {key: _tables(data, key, known, where=f"config {name}") for key, known in _TABLES.items()}
+    for layer in (data, tables["recipes"].get(chosen, {}), tables["systems"].get(system, {})):
         merged = _merged(merged, layer)
     return _from_dict({**merged, "recipe": chosen}, where=f"config {name}")
 
 
-def _named_table(data: dict[str, Any], key: str, wanted: str, known: Iterable[str], *, where: str) -> Mapping[str, Any]:
-    """Take the tables at `key` out of a file and return the one that is wanted, empty where there is none."""
+def _tables(data: dict[str, Any], key: str, known: Iterable[str], *, where: str) -> dict[str, Mapping[str, Any]]:
+    """Take the tables at `key` out of a file's values; all of them are checked, whichever is wanted."""
     tables = data.pop(key, {})
     _check_keys(f"{where}: {key}", tables, set(known))
-    table = tables.get(wanted, {})
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where}: {key}.{wanted} must be a table, got {table!r}")
-    return table
+    for name, table in tables.items():
+        _check_keys(f"{where}: {key}.{name}", table, {f.name for f in fields(TrainConfig)} - {"model", "recipe"})
+    return tables
 
 
 def config_for(model: str) -> str:

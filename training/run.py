@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +81,16 @@ class TrainRequest:
     annotation: Annotation = field(default_factory=Annotation)
 
     def resolved(self) -> TrainConfig:
-        """Return the configuration with every override applied."""
+        """Return the configuration with every override applied.
+
+        From a document that is read whole no answer can be withheld.
+        """
         named = {"model": self.model, "max_steps": self.max_steps, "max_minutes": self.max_minutes, "seed": self.seed}
         given = {k: v for k, v in named.items() if v is not None}
-        return load_config(self.config, recipe=self.recipe, system=self.system).with_overrides(
-            {**given, **self.overrides}
-        )
+        config = load_config(self.config, recipe=self.recipe, system=self.system)
+        config = config.with_overrides({**given, **self.overrides})
+        reads_whole = self.system == "d2l" or self.reads == "document"
+        return replace(config, share_withheld=0.0) if reads_whole else config
 
 
 def train(request: TrainRequest, *, on_event: Emit) -> Path:

@@ -199,8 +199,9 @@ class HyperLora(nn.Module):
         mask_XT = mask_NT.repeat_interleave(num_layers, 0)
         with torch.autocast(states_NLTD.device.type, dtype=states_NLTD.dtype if half else None, enabled=half):
             # The projection is most of the work and of the memory, so padding takes no part in it.
-            projected = self.project(states_NLTD.flatten(0, 1)[mask_XT])
-            read_XTD = projected.new_zeros(*mask_XT.shape, projected.shape[-1]).index_put((mask_XT,), projected)
+            real = mask_XT.nonzero(as_tuple=True)
+            projected = self.project(states_NLTD.flatten(0, 1)[real])
+            read_XTD = projected.new_zeros(*mask_XT.shape, projected.shape[-1]).index_put(real, projected)
             slots_XRD = self.perceiver(read_XTD, mask_XT)
         pairs_NLRF = self.heads(slots_XRD.float().unflatten(0, (number, num_layers)), layers)
         a_NLRI, b_NLRO = pairs_NLRF.split([self.d_in, self.d_out], dim=-1)

@@ -1,7 +1,7 @@
 """A Perceiver: learned latents read a sequence, learned queries read the latents.
 
-N sequences, T their tokens, D the Perceiver's width, Q latents or queries, H heads, K heads of keys and values, F a
-head's features.
+N sequences, T their tokens, D the Perceiver's width, Q latents or queries, H heads, K heads of keys and values, G the
+queries of one of these, F a head's features.
 Source: Doc-to-LoRA (Charakorn et al., 2026), whose aggregator this describes; it has no positions of its own.
 """
 
@@ -53,10 +53,11 @@ class CrossAttention(nn.Module):
         query_NHQF = self._heads(self.query(x_NQD))
         key_NKTF, value_NKTF = self._heads(self.key(context_NTD)), self._heads(self.value(context_NTD))
         mask = None if mask_NT is None else mask_NT[:, None, None, :]
-        # Heads that share keys stand behind each other as queries: nothing is causal, and fast kernels take a mask so.
-        grouped_NKQF = query_NHQF.unflatten(1, (key_NKTF.shape[1], -1)).flatten(2, 3)
-        read_NKQF = F.scaled_dot_product_attention(grouped_NKQF, key_NKTF, value_NKTF, attn_mask=mask)
-        read_NHQF = read_NKQF.reshape(query_NHQF.shape)
+        # Query heads that share a key head become more queries of it: nothing is causal, and so fast kernels accept
+        # a mask.
+        query_NKGF = query_NHQF.unflatten(1, (key_NKTF.shape[1], -1)).flatten(2, 3)
+        read_NKGF = F.scaled_dot_product_attention(query_NKGF, key_NKTF, value_NKTF, attn_mask=mask)
+        read_NHQF = read_NKGF.reshape(query_NHQF.shape)
         return self.out(read_NHQF.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:

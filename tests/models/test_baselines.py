@@ -17,6 +17,7 @@ from models.baselines.d2l import (
     entering_states,
     internalize,
 )
+from models.baselines.perceiver import CrossAttention
 from models.errors import CheckpointError, ConfigError
 from models.injection import attached
 from models.static_lora import StaticLora
@@ -128,6 +129,24 @@ def test_padding_of_a_chunk_changes_nothing():
     together, alone = chunk_factors(base, hyper, [short, long]), chunk_factors(base, hyper, [short])
     torch.testing.assert_close(together.a_NLRI[:1], alone.a_NLRI, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(together.b_NLRO[:1], alone.b_NLRO, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_neighbouring_query_heads_share_a_key_head(masked):
+    torch.manual_seed(0)
+    attention = CrossAttention(12, num_heads=6, num_kv_heads=2, head_dim=4)
+    x_NQD, context_NTD = torch.randn(2, 3, 12), torch.randn(2, 5, 12)
+    mask_NT = torch.tensor([[True] * 5, [True] * 3 + [False] * 2]) if masked else None
+    query = attention.query(x_NQD).view(2, 3, 6, 4).transpose(1, 2)
+    keys, values = (
+        layer(context_NTD).view(2, 5, 2, 4).transpose(1, 2).repeat_interleave(3, dim=1)
+        for layer in (attention.key, attention.value)
+    )
+    scores = query @ keys.transpose(-1, -2) / 2  # the root of a head's four features
+    if masked:
+        scores = scores.masked_fill(~mask_NT[:, None, None], -torch.inf)
+    expected = attention.out((scores.softmax(-1) @ values).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x_NQD, context_NTD, mask_NT), expected)
 
 
 def test_chunks_come_back_in_their_order_however_many_are_read_at_once(monkeypatch):

@@ -46,16 +46,3 @@ def test_the_blind_control_keeps_no_states_of_atoms(system):
         built = builder.over(builder.module(), material)
         sizes.append((built.features if system == "doc2atom" else built.prompts.features).num_bytes)
     assert (sizes[0] == sizes[1]) == (system == "blind")
-
-
-@pytest.mark.parametrize(
-    ("system", "reads", "withheld"),
-    [("doc2atom", "atoms", True), ("reader", "atoms", True), ("reader", "document", False), ("d2l", "atoms", False)],
-)
-def test_who_reads_a_document_whole_never_learns_to_refuse_what_it_answers(system, reads, withheld):
-    material = Material(records=RECORDS, episodes=build_episodes(RECORDS))
-    config = TrainConfig(global_batch=8, share_withheld=0.25)
-    builder = Builder(
-        system=system, reads=reads, base=base_of("llama"), spec=tiny_spec(), config=config, emit=lambda _: None
-    )
-    assert builder.sampler(material).plan(0).withheld_B.any() == withheld

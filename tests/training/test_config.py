@@ -172,6 +172,8 @@ def test_overrides_reach_into_tables_and_leave_the_original_alone():
         ("[systems.mine]", "systems: unknown key 'mine'"),
         ("[systems]\ndoc2atom = 1", "systems.doc2atom must be a table, got 1"),
         ("[recipes]\nd2a = 1", "recipes.d2a must be a table, got 1"),
+        ("[systems.reader]\nsead = 1", "systems.reader: unknown key 'sead'"),
+        ('[systems.d2l]\nrecipe = "paper"', "systems.d2l: unknown key 'recipe'"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, text, message):
@@ -193,6 +195,15 @@ def test_doc_to_lora_trains_at_its_own_published_rate(name):
     request = TrainRequest(config=name, data=None, out=Path("out"), system="d2l")
     assert request.resolved().learning_rate == 4e-5
     assert replace(request, overrides={"learning_rate": 1e-3}).resolved().learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("system", "reads", "share"),
+    [("doc2atom", None, 0.04), ("reader", "atoms", 0.04), ("reader", "document", 0.0), ("d2l", "atoms", 0.0)],
+)
+def test_who_reads_a_document_whole_never_learns_to_refuse_what_it_answers(system, reads, share):
+    request = TrainRequest(config="smollm2", data=None, out=Path("out"), system=system, reads=reads)
+    assert request.resolved().share_withheld == share
 
 
 def test_an_unknown_name_says_what_to_pass():
